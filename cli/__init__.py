@@ -1,0 +1,1 @@
+"""One command, one file. Imports the rooms below; nothing imports it."""

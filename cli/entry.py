@@ -1,0 +1,18 @@
+"""The console script: starts the interpreter anew, isolated, before anything of ours is imported.
+
+The engine runs as root in folders and environments of other people's jobs. Isolated mode (-I)
+ignores PYTHONPATH and the current folder, so that no `yaml.py` of a job runs as root.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+
+def main() -> None:
+    if not sys.flags.isolated:
+        os.execv(sys.executable, [sys.executable, "-I", "-m", "cw_snapshot.cli", *sys.argv[1:]])
+    from cw_snapshot.cli.main import run
+
+    sys.exit(run())

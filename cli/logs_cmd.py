@@ -1,0 +1,35 @@
+"""`cw-snapshot logs`: show a job's output."""
+
+from __future__ import annotations
+
+import sys
+from datetime import timedelta
+from pathlib import Path
+
+import click
+
+from cw_snapshot.cli.command import Context, command, settings_options
+from cw_snapshot.coordinator.jobs import follow
+from cw_snapshot.errors import ExitCode
+
+_POLL = timedelta(milliseconds=100)
+
+
+@command("logs", ExitCode.NOT_FOUND)
+@settings_options()
+@click.option("--follow", "-f", "following", is_flag=True, help="Go on until the job has ended.")
+@click.argument("job")
+def logs_command(context: Context, following: bool, job: str) -> None:
+    """Print the stdout and stderr of JOB."""
+    store = context.store()
+    path = Path(store.find(job).record.log)
+    if context.json:
+        text = path.read_text(errors="replace")
+        context.emit("logs", {"job": job, "path": str(path), "output": text}, lambda: None)
+        return
+    if not following:
+        sys.stdout.buffer.write(path.read_bytes())
+        return
+    for block in follow(path, store, job, _POLL):
+        sys.stdout.buffer.write(block)
+        sys.stdout.buffer.flush()

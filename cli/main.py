@@ -1,0 +1,88 @@
+"""The command line: finds the command's file, runs it, turns errors into messages and exit codes."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import traceback
+from importlib.metadata import version
+
+import click
+
+from cw_snapshot.cli.command import arguments, report_error, unexpected, wants_json
+from cw_snapshot.errors import CwError, ExitCode
+
+COMMANDS = {
+    "doctor": "check this machine",
+    "run": "start a job so that it can be snapshotted",
+    "ps": "list jobs",
+    "logs": "show a job's output",
+    "stop": "stop a job",
+    "wait": "wait for the end of a job",
+    "take": "take a snapshot of a running job",
+    "restore": "bring a job back",
+    "list": "list snapshots",
+    "show": "show what is in a snapshot",
+    "verify": "check that a snapshot can be read back",
+    "rm": "delete snapshots",
+    "repo": "create a repository",
+}
+"""Each command is the attribute `<name>_command` of its module `<name>_cmd`, imported when used."""
+
+
+class _Commands(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name not in COMMANDS:
+            return None
+        module = importlib.import_module(f"cw_snapshot.cli.{name}_cmd")
+        found: click.Command = getattr(module, f"{name}_command")
+        return found
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("EXIT STATUS"):
+            formatter.write_text("See the help of each command: `cw-snapshot COMMAND --help`.")
+
+
+@click.group(
+    cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+)
+@click.version_option(version("cw-snapshot"), prog_name="cw-snapshot")
+def main() -> None:
+    """Transparent snapshots of running training jobs.
+
+    A snapshot is taken while the job runs; the job pauses for milliseconds and is not changed. It
+    can be restored later, at exactly the step where it was.
+    """
+
+
+def run() -> int:
+    """Run the command line; returns the exit code."""
+    given = arguments()
+    as_json = wants_json(given)
+    try:
+        outcome = main.main(given, prog_name="cw-snapshot", standalone_mode=False)
+        return int(outcome) if isinstance(outcome, int) else int(ExitCode.OK)
+    except click.exceptions.Exit as ended:
+        return ended.exit_code
+    except click.ClickException as error:
+        error.show()
+        return int(ExitCode.USAGE)
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("cw-snapshot: interrupted", err=True)
+        return int(ExitCode.ABORTED)
+    except BrokenPipeError:
+        # Our reader has gone; nothing more can be said to it, also not at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return int(ExitCode.OK)
+    except CwError as error:
+        return report_error(error, as_json=as_json)
+    except Exception as error:
+        traceback.print_exc()
+        return report_error(unexpected(error), as_json=as_json)

@@ -1,0 +1,112 @@
+"""`cw-snapshot restore`: bring a job back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from cw_snapshot.cli.command import Command, Context, command, note, settings_options
+from cw_snapshot.cli.progress import RestoreDisplay
+from cw_snapshot.cli.tables import size_text
+from cw_snapshot.coordinator.restore import RestoreReport, RestoreRequest, restore
+from cw_snapshot.errors import ExitCode
+from cw_snapshot.snapshot.file_rules import Act, FilePolicy
+
+
+def parse_files(text: str) -> tuple[FilePolicy, Path | None]:
+    """The value of --files: `rewind`, `keep` or `redirect=DIR`.
+
+    :raises ValueError: for anything else.
+    """
+    word, _, folder = text.partition("=")
+    policy = FilePolicy(word)
+    if (policy is FilePolicy.REDIRECT) != bool(folder):
+        raise ValueError(text)
+    return policy, Path(folder).absolute() if folder else None
+
+
+class _FilesPolicy(click.ParamType[tuple[FilePolicy, Path | None]]):
+    name = "POLICY"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[FilePolicy, Path | None]:
+        try:
+            return parse_files(value)
+        except ValueError:
+            self.fail(f"{value!r} is not rewind, keep or redirect DIR", param, ctx)
+
+
+class _RestoreCommand(Command):
+    """Takes `--files redirect DIR`, where the option has two words."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, join_redirect(args))
+
+
+def join_redirect(args: list[str]) -> list[str]:
+    """Write `--files redirect DIR` as `--files redirect=DIR`."""
+    for index, word in enumerate(args[:-2]):
+        if word == "--files" and args[index + 1] == "redirect":
+            return [*args[:index], "--files", f"redirect={args[index + 2]}", *args[index + 3 :]]
+    return args
+
+
+def _print_plan(report: RestoreReport) -> None:
+    click.echo(f"{report.snapshot} of job {report.job} can be restored here")
+    for finding in report.findings:
+        click.echo(f"  warning: {finding}")
+    for decision in report.files:
+        if decision.act is not Act.USE:
+            why = f" ({decision.why})" if decision.why else ""
+            click.echo(f"  {decision.act.value:<12} {decision.record.path}{why}")
+
+
+def _print_report(report: RestoreReport) -> None:
+    click.echo(
+        f"job {report.job} runs again as incarnation {report.incarnation}, pid {report.pid}, log {report.log}"
+    )
+    parts = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in report.times.items())
+    click.echo(f"  {size_text(report.poured_bytes)} restored: {parts}")
+
+
+@command(
+    "restore",
+    ExitCode.REFUSED,
+    ExitCode.ABORTED,
+    ExitCode.NOT_FOUND,
+    ExitCode.INTEGRITY,
+    ExitCode.UNREACHABLE,
+    cls=_RestoreCommand,
+)
+@settings_options("repository", "threads")
+@click.option(
+    "--files",
+    type=_FilesPolicy(),
+    metavar="rewind|keep|redirect DIR",
+    help="What to do with writable files that have changed: cut back (the tail is saved beside the "
+    "file), keep as they are, or give the job copies in DIR. Without it they are a refusal.",
+)
+@click.option("--plan", is_flag=True, help="Only tell what would happen.")
+@click.argument("snapshot", metavar="SNAP")
+def restore_command(
+    context: Context, files: tuple[FilePolicy, Path | None] | None, plan: bool, snapshot: str
+) -> None:
+    """Bring a job back from SNAP, at exactly the step where it was.
+
+    SNAP is an id or a unique beginning of one, a name, or latest:JOB. The job keeps its id. Files
+    opened for appending keep their later lines; every other file must be what it was.
+    """
+    store, repository = context.store(), context.repository()
+    policy, folder = files or (FilePolicy.REFUSE, None)
+    request = RestoreRequest(repository.find(snapshot), policy, folder)
+    with RestoreDisplay() as display:
+        report = restore(request, store, repository, context.settings, display, plan_only=plan)
+    if plan:
+        context.emit("restore-plan", report.to_json(), lambda: _print_plan(report))
+        return
+    for line in report.notes:
+        note(f"note: {line}")
+    context.emit("restore", report.to_json(), lambda: _print_report(report))

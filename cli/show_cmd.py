@@ -1,0 +1,132 @@
+"""`cw-snapshot show`: show what is in a snapshot."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import click
+import numpy as np
+
+from cw_snapshot.cli.command import Context, command, settings_options
+from cw_snapshot.cli.list_cmd import describe
+from cw_snapshot.cli.tables import size_text
+from cw_snapshot.errors import ExitCode
+from cw_snapshot.storage.manifest import ZERO, ManifestRef, Stream
+from cw_snapshot.storage.reader import TreeReader
+
+_PAGE = 4096
+_SECRET = re.compile(r"KEY|TOKEN|SECRET|PASS|CREDENTIAL|AUTH|COOKIE|SESSION|PRIVATE", re.IGNORECASE)
+_LONGEST_COMMAND = 100
+
+
+def redact(environment: Iterable[str]) -> list[str]:
+    """Environment variables with the values hidden of those whose names look secret."""
+    out = []
+    for variable in environment:
+        name, equals, _ = variable.partition("=")
+        out.append(f"{name}=<redacted>" if equals and _SECRET.search(name) else variable)
+    return out
+
+
+def memory_of(stream: Stream | None) -> dict[str, int]:
+    """Bytes of data and of zero pages in a process's stream."""
+    if stream is None:
+        return {"data_bytes": 0, "zero_bytes": 0}
+    pages = stream.extents["pages"].astype(np.int64)
+    zero = int(pages[stream.extents["chunk"] == ZERO].sum())
+    return {"data_bytes": (int(pages.sum()) - zero) * _PAGE, "zero_bytes": zero * _PAGE}
+
+
+def tree_document(reader: TreeReader, *, secrets: bool) -> dict[str, Any]:
+    """What `show --json` tells of one node's tree."""
+    metadata = reader.metadata
+    processes = []
+    for process in metadata["processes"]:
+        environment = process.get("environment", [])
+        processes.append(
+            {
+                **process,
+                "environment": environment if secrets else redact(environment),
+                "memory": memory_of(reader.streams.get(f"pages/{process['pid']}")),
+            }
+        )
+    return {
+        "platform": metadata["platform"],
+        "processes": processes,
+        "files": metadata["files"],
+        "directories": metadata["directories"],
+        "sockets": metadata["sockets"],
+        "stdio": metadata["stdio"],
+    }
+
+
+def _print_process(process: Mapping[str, Any], children: Mapping[int, list[Any]], indent: str) -> None:
+    memory = process["memory"]
+    if process.get("zombie"):
+        click.echo(f"{indent}{process['pid']} (zombie)")
+        return
+    words = " ".join(process.get("cmdline", [])) or process.get("comm", "?")
+    if len(words) > _LONGEST_COMMAND:
+        words = words[: _LONGEST_COMMAND - 3] + "..."
+    click.echo(
+        f"{indent}{process['pid']} {words}  [{size_text(memory['data_bytes'])}, "
+        f"{process.get('threads', '?')} threads, uid {process.get('uid', '?')}]"
+    )
+    for child in children.get(process["pid"], []):
+        _print_process(child, children, indent + "  ")
+
+
+def _print_tree(node: str, tree: Mapping[str, Any], *, environment: bool) -> None:
+    facts = tree["platform"]
+    click.echo(f"\nnode {node}: kernel {facts['kernel']}, criu {facts['criu']}")
+    click.echo("processes")
+    children: dict[int, list[Any]] = {}
+    for process in tree["processes"]:
+        children.setdefault(process["parent"], []).append(process)
+    _print_process(tree["processes"][0], children, "  ")
+    if environment:
+        click.echo("environment of the root")
+        for variable in tree["processes"][0]["environment"]:
+            click.echo(f"  {variable}")
+    written = [f for f in tree["files"] if f["flags"] & 3]
+    click.echo(f"files: {len(tree['files'])} open or mapped, {len(written)} for writing")
+    for file in written:
+        mode = "append" if file["flags"] & 0o2000 else "write"
+        carried = ", carried in the snapshot" if file["carried"] else ""
+        click.echo(f"  {file['path']}  [{mode}, {size_text(file['size'])}{carried}]")
+    click.echo(f"sockets: {len(tree['sockets'])}")
+    for socket in tree["sockets"]:
+        if socket["kind"] != "unix":
+            peer = f" -> {socket['remote']}" if socket["remote"] else ""
+            click.echo(f"  {socket['kind']} {socket['state']} {socket['local']}{peer}".rstrip())
+
+
+@command("show", ExitCode.NOT_FOUND, ExitCode.INTEGRITY, ExitCode.UNREACHABLE)
+@settings_options("repository")
+@click.option("--environment", is_flag=True, help="Also the environment of the job's root.")
+@click.option("--secrets", is_flag=True, help="Show values that look secret too.")
+@click.argument("snapshot", metavar="SNAP")
+def show_command(context: Context, environment: bool, secrets: bool, snapshot: str) -> None:
+    """Show what is in SNAP: processes, memory, files and sockets.
+
+    Values of environment variables whose names look secret are hidden.
+    """
+    repository = context.repository()
+    commit = repository.read_commit(repository.find(snapshot))
+    trees = {}
+    for node in commit.nodes:
+        reader = TreeReader(repository, ManifestRef(node.digest, node.size, None))
+        trees[node.node] = tree_document(reader, secrets=secrets)
+
+    def text() -> None:
+        click.echo(f"{commit.snapshot} of job {commit.job}, incarnation {commit.incarnation}")
+        click.echo(
+            f"taken {commit.created:%Y-%m-%d %H:%M:%S} UTC"
+            + (f", named {commit.name}" if commit.name else "")
+        )
+        for node, tree in trees.items():
+            _print_tree(node, tree, environment=environment)
+
+    context.emit("show", {**describe(commit), "trees": trees}, text)

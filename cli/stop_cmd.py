@@ -1,0 +1,25 @@
+"""`cw-snapshot stop`: stop a job."""
+
+from __future__ import annotations
+
+import click
+
+from cw_snapshot.cli.command import Context, command, settings_options
+from cw_snapshot.coordinator import deadlines
+from cw_snapshot.coordinator.jobs import stop, to_json
+from cw_snapshot.coordinator.settings import parse_duration
+from cw_snapshot.errors import ExitCode, UsageError
+
+
+@command("stop", ExitCode.NOT_FOUND)
+@settings_options()
+@click.option("--grace", metavar="DURATION", help="Time between SIGTERM and SIGKILL (10s).")
+@click.argument("job")
+def stop_command(context: Context, grace: str | None, job: str) -> None:
+    """Stop JOB: SIGTERM to its root, SIGKILL when it has not ended within the grace time."""
+    try:
+        limit = deadlines.STOP_GRACE if grace is None else parse_duration(grace)
+    except ValueError as error:
+        raise UsageError(what=f"--grace: {error}") from error
+    view = stop(context.store(), job, limit)
+    context.emit("stop", to_json(view), lambda: click.echo(f"{job} {view.describe()}"))

@@ -1,0 +1,51 @@
+"""How long each phase may take, from the size of the job. The only place with such numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+from cw_snapshot.snapshot.restore import RestoreLimits
+from cw_snapshot.snapshot.take import Limits
+
+_SECOND = timedelta(seconds=1)
+
+OPEN = 30 * _SECOND
+"""criu probes the kernel when it starts: 50 ms, seconds on a loaded machine."""
+STOP_TRY = 0.2 * _SECOND
+STOP_TRIES = 3
+GIVE_UP = 30 * _SECOND
+"""For criu to give up cleanly. Longer than any phase: killing criu may harm the job."""
+GO = 10 * _SECOND
+STOP_GRACE = 10 * _SECOND
+"""Between SIGTERM and SIGKILL of `cw-snapshot stop`."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobSize:
+    """What the limits depend on."""
+
+    processes: int
+    private_bytes: int
+
+
+def take_limits(size: JobSize, max_pause: timedelta, *, stop: bool) -> Limits:
+    """Limits of a take. With `stop` the job ends anyway and no pause is too long for it."""
+    skeleton = 10 * _SECOND + _SECOND * size.processes / 100
+    shadow = 5 * _SECOND + _SECOND * size.private_bytes / (1 << 30)
+    if not stop:
+        skeleton, shadow = min(skeleton, max_pause), min(shadow, max_pause)
+    return Limits(
+        open=OPEN,
+        stop=STOP_TRY,
+        stop_tries=STOP_TRIES,
+        skeleton=skeleton,
+        shadow=shadow,
+        hold=shadow,
+        give_up=GIVE_UP,
+    )
+
+
+def restore_limits(size: JobSize) -> RestoreLimits:
+    """Limits of a restore."""
+    return RestoreLimits(skeleton=30 * _SECOND + _SECOND * size.processes / 20, go=GO)

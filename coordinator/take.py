@@ -1,0 +1,306 @@
+"""Taking a job: the phases of one node's tree, then pages into the repository, then the commit."""
+
+from __future__ import annotations
+
+import platform
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
+from typing import Any, Protocol
+
+from cw_snapshot.coordinator import deadlines
+from cw_snapshot.coordinator.deadlines import JobSize
+from cw_snapshot.coordinator.jobs import JobRecord, JobStore, check_identity, kill_root
+from cw_snapshot.coordinator.operations import Operation, operation
+from cw_snapshot.coordinator.priority import yield_to_job
+from cw_snapshot.coordinator.settings import Settings
+from cw_snapshot.coordinator.signals import interruptible
+from cw_snapshot.coordinator.state import exclusive
+from cw_snapshot.errors import CwError, ExitCode, InternalError
+from cw_snapshot.snapshot import procfs
+from cw_snapshot.snapshot import tree as trees
+from cw_snapshot.snapshot.criu_binary import find_criu
+from cw_snapshot.snapshot.findings import Finding, refusals
+from cw_snapshot.snapshot.journal import Fault
+from cw_snapshot.snapshot.predict import Prediction, predict
+from cw_snapshot.snapshot.preflight import PreflightRefusedError
+from cw_snapshot.snapshot.take import NodeTake, Stream
+from cw_snapshot.snapshot.tree import Tree
+from cw_snapshot.storage.broker import LocalBroker
+from cw_snapshot.storage.commit import Commit, NodeManifest
+from cw_snapshot.storage.manifest import ManifestRef
+from cw_snapshot.storage.repository import Repository
+from cw_snapshot.storage.writer import TreeWriter, WriteStats
+
+_MEMORY_PARTS = 4
+"""One part in so many of the available memory is for buffers ..."""
+_LEAST_MEMORY = 512 << 20
+"""... but no less than this."""
+
+
+class SnapshotLostError(CwError):
+    """The snapshot was lost after the pause; the job runs on as before. Cause: {cause}
+
+    Fix: take again.
+    """
+
+    exit_code = ExitCode.LOST
+
+
+class TakeAbortedError(CwError):
+    """The take was given up; the job runs on as before. Cause: {cause}
+
+    Fix: take again.
+    """
+
+    exit_code = ExitCode.ABORTED
+
+
+class PauseTooLongError(CwError):
+    """The job would be paused for {predicted:.2f} s, longer than the {allowed:.2f} s of
+    --max-pause; it was not touched.
+
+    Fix: raise --max-pause, or see with `take --plan` what the pause is made of.
+    """
+
+    exit_code = ExitCode.REFUSED
+
+
+@dataclass(frozen=True, slots=True)
+class TakeRequest:
+    """What `cw-snapshot take` was asked for."""
+
+    job: str
+    root: int
+    """Pid of the tree's root as we see it."""
+    record: JobRecord | None = None
+    """None for a tree that we did not start."""
+    stop: bool = False
+    name: str | None = None
+    force: bool = False
+    fault: Fault | None = None
+    """Test switch."""
+
+
+class TakeProgress(Protocol):
+    """What a take tells while it works."""
+
+    def phase(self, name: str) -> None:
+        """A phase begins. Not called during the pause, which has no time for it."""
+
+    def pages(self, stats: WriteStats, total: int) -> None:
+        """So much is stored of `total` bytes."""
+
+
+@dataclass(slots=True)
+class TakeReport:
+    """What a take has to tell in the end."""
+
+    job: str
+    snapshot: str = ""
+    pause_seconds: float | None = None
+    """None with `--stop`: the job did not go on."""
+    times: dict[str, float] = field(default_factory=dict)
+    predicted: Prediction | None = None
+    findings: list[Finding] = field(default_factory=list)
+    processes: int = 0
+    without_shadow: list[str] = field(default_factory=list)
+    extra_memory_bytes: int = 0
+    stats: WriteStats = field(default_factory=WriteStats)
+    durable_seconds: float = 0.0
+    stopped_job: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "job": self.job,
+            "snapshot": self.snapshot,
+            "pause_seconds": self.pause_seconds,
+            "pause_parts_seconds": self.times,
+            "predicted": self.predicted.to_json() if self.predicted else None,
+            "findings": [f.to_json() for f in self.findings],
+            "processes": self.processes,
+            "without_shadow": self.without_shadow,
+            "extra_memory_bytes": self.extra_memory_bytes,
+            "pages": asdict(self.stats),
+            "durable_seconds": round(self.durable_seconds, 3),
+            "stopped_job": self.stopped_job,
+        }
+
+
+def plan_take(request: TakeRequest, settings: Settings) -> TakeReport:
+    """What a take would find and cost; nothing is stopped."""
+    tree = trees.find(request.root)
+    predicted = predict(tree)
+    node = _node(tree, predicted, request, settings, None)
+    return TakeReport(request.job, predicted=predicted, findings=node.preflight(), processes=len(tree.living))
+
+
+def _node(
+    tree: Tree, predicted: Prediction, request: TakeRequest, settings: Settings, op: Operation | None
+) -> NodeTake:
+    size = JobSize(predicted.processes, predicted.private_bytes)
+    return NodeTake(
+        tree,
+        criu=find_criu(),
+        name=op.id if op else "",
+        limits=deadlines.take_limits(size, settings.max_pause, stop=request.stop),
+        fault=request.fault,
+    )
+
+
+def take(
+    request: TakeRequest, store: JobStore, repository: Repository, settings: Settings, progress: TakeProgress
+) -> TakeReport:
+    """Take one job. It runs on, unless `request.stop`; the errors' exit codes tell how it stands."""
+    check_identity("job id", request.job)
+    if request.name is not None:
+        check_identity("snapshot name", request.name)
+    with (
+        exclusive(store.lock_path(request.job), request.job),
+        operation(
+            settings.state_dir, "take", request.job, {"stop": request.stop, "name": request.name}
+        ) as op,
+        interruptible(),
+    ):
+        report = _Take(request, repository, settings, progress, op).run()
+        op.result = report.to_json()
+        return report
+
+
+class _Take:
+    """One take from preflight to commit."""
+
+    def __init__(
+        self,
+        request: TakeRequest,
+        repository: Repository,
+        settings: Settings,
+        progress: TakeProgress,
+        op: Operation,
+    ) -> None:
+        self._request = request
+        self._repository = repository
+        self._settings = settings
+        self._progress = progress
+        self._op = op
+        self._report = TakeReport(request.job)
+        self._begun = time.monotonic()
+        self._went = False
+
+    def run(self) -> TakeReport:
+        report = self._report
+        self._progress.phase("preflight")
+        # First: a repository that does not answer must cost the job nothing.
+        broker = LocalBroker(self._repository.load_index())
+        node = self._checked_node()
+        try:
+            self._pause(node)
+            manifest = self._store(node, broker)
+            commit = self._commit(manifest)
+            if self._request.stop:
+                self._end_job(node)
+            node.end()
+        except BaseException as error:
+            self._give_up(node, error)
+        report.snapshot = commit.snapshot
+        report.durable_seconds = time.monotonic() - self._begun
+        return report
+
+    def _checked_node(self) -> NodeTake:
+        request, report = self._request, self._report
+        tree = trees.find(request.root)
+        report.predicted = predict(tree)
+        report.processes = len(tree.living)
+        node = _node(tree, report.predicted, request, self._settings, self._op)
+        report.findings = node.preflight()
+        if (bad := refusals(report.findings)) and not request.force:
+            raise PreflightRefusedError(bad)
+        allowed = self._settings.max_pause.total_seconds()
+        if report.predicted.pause_seconds > allowed and not request.stop:
+            raise PauseTooLongError(predicted=report.predicted.pause_seconds, allowed=allowed)
+        return node
+
+    def _pause(self, node: NodeTake) -> None:
+        self._progress.phase("pause")
+        node.open()
+        node.stop()
+        node.skeleton()
+        node.shadow()
+        if not self._request.stop:
+            node.go()
+            self._went = True
+            self._report.pause_seconds = round(node.times.went, 6)
+        self._report.times = node.times.to_json()
+        self._report.without_shadow = list(node.without_shadow)
+
+    def _store(self, node: NodeTake, broker: LocalBroker) -> ManifestRef:
+        self._progress.phase("pages")
+        streams = node.streams()
+        total = sum(size for stream in streams for _, size in stream.source.runs())
+        memory = max(procfs.meminfo()["MemAvailable"] // _MEMORY_PARTS, _LEAST_MEMORY)
+        with TreeWriter(
+            self._repository,
+            broker,
+            threads=self._settings.threads,
+            memory=memory,
+            progress=lambda stats: self._progress.pages(stats, total),
+            worker_init=yield_to_job,
+        ) as writer:
+            self._add_all(writer, streams)
+            manifest = writer.finish(node.metadata())
+            self._report.stats = writer.stats
+        self._report.extra_memory_bytes = node.extra_memory_bytes
+        return manifest
+
+    def _add_all(self, writer: TreeWriter, streams: list[Stream]) -> None:
+        def add(stream: Stream) -> None:
+            writer.add_stream(stream.name, stream.source, stream.lane, stream.size)
+
+        with ThreadPoolExecutor(self._settings.threads, "read", initializer=yield_to_job) as pool:
+            futures = [pool.submit(add, stream) for stream in streams]
+            try:
+                for future in futures:
+                    future.result()
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                writer.close()
+                raise
+
+    def _commit(self, manifest: ManifestRef) -> Commit:
+        self._progress.phase("commit")
+        record = self._request.record
+        report = self._report.to_json()
+        summary = {
+            "take": {key: report[key] for key in ("pause_seconds", "pause_parts_seconds", "pages")},
+            "processes": self._report.processes,
+            "job": asdict(record) if record else None,
+        }
+        return self._repository.commit(
+            job=self._request.job,
+            incarnation=record.incarnation if record else 0,
+            nodes=[NodeManifest(platform.node() or "node", manifest.digest, manifest.size)],
+            indexes=[manifest.index] if manifest.index else [],
+            name=self._request.name,
+            summary=summary,
+        )
+
+    def _end_job(self, node: NodeTake) -> None:
+        """The snapshot is durable: now, and not before, the job is killed."""
+        if self._request.record is not None:
+            kill_root(self._request.record)
+        trees.kill(node.tree.members)
+        self._report.stopped_job = True
+
+    def _give_up(self, node: NodeTake, error: BaseException) -> None:
+        """Undo, and say in the error how the job stands."""
+        self._op.keep_log(node.log, error)
+        node.abort()
+        if not isinstance(error, CwError):
+            raise InternalError(what=f"{type(error).__name__}: {error}; the job runs on") from error
+        if error.exit_code is ExitCode.HARMED:
+            raise error
+        if self._went:
+            raise SnapshotLostError(cause=error.message, evidence=error.evidence) from error
+        if error.exit_code is not ExitCode.ABORTED or self._request.stop:
+            raise TakeAbortedError(cause=error.message, evidence=error.evidence) from error
+        raise error

@@ -1,0 +1,309 @@
+"""What is known of the files of a job at the instant of its snapshot, and how it is found out.
+
+A file's content is known by its build-id (ELF), or by a digest, or only by size and time. Small
+writable files are digested while the job is stopped; all others when it runs again, and that
+digest counts only if the file did not change meanwhile. Files on a tmpfs that the job can change
+are carried in the snapshot: another node can't have them.
+
+Stores through a shared mapping do not change a file's times, so for files mapped that way times
+prove nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import struct
+from collections.abc import Collection, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from blake3 import blake3
+
+from cw_snapshot.errors import CwError, ExitCode
+from cw_snapshot.snapshot import images
+
+_FULL_DIGEST_BYTES = 64 << 20
+"""Up to here a file is digested whole; above, in samples."""
+_SAMPLES = 64
+_SAMPLE_BYTES = 64 << 10
+_STOPPED_FILE_BYTES = 1 << 20
+"""Largest file that is digested while the job is stopped (0.5 ms)."""
+_STOPPED_TOTAL_BYTES = 8 << 20
+_READ_BYTES = 1 << 20
+
+
+class SharedFileMissedError(CwError):
+    """The job mapped {path} between preflight and the stop, too late for its bytes to be carried;
+    the snapshot is lost, the job runs on.
+
+    Fix: take again.
+    """
+
+    exit_code = ExitCode.LOST
+
+
+@dataclass(frozen=True, slots=True)
+class FileRecord:
+    """One regular file that the job has open or mapped."""
+
+    id: int
+    """Its id in files.img."""
+    path: str
+    """Absolute, in the job's mount namespace."""
+    flags: int
+    pos: int
+    size: int
+    mode: int
+    uid: int = 0
+    gid: int = 0
+    mtime_ns: int = 0
+    build_id: str = ""
+    digest: str = ""
+    """BLAKE3 of the first `size` bytes, or empty when the content is not known."""
+    sampled: bool = False
+    """The digest covers samples of the file only."""
+    mapped: bool = False
+    """Some process of the job has it mapped shared and writable."""
+    carried: str = ""
+    """Stream of the snapshot that has its bytes, or empty."""
+
+    @property
+    def writable(self) -> bool:
+        """Whether the job can change it through this record or a mapping."""
+        return self.mapped or self.flags & images.O_ACCMODE != os.O_RDONLY
+
+    @property
+    def append(self) -> bool:
+        return bool(self.flags & images.O_APPEND)
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> FileRecord:
+        return cls(**data)
+
+
+def records(folder: Path) -> list[FileRecord]:
+    """The regular files named in the images in `folder`. Deleted files are not among them: criu
+    carries those itself (ghost files)."""
+    deleted = _remapped(folder)
+    found = []
+    for entry in images.load(folder / "files.img", "fdinfo", "file_entry"):
+        if not entry.HasField("reg") or entry.id in deleted:
+            continue
+        reg = entry.reg
+        mode = reg.mode if reg.HasField("mode") else 0
+        if mode and not stat.S_ISREG(mode):
+            continue  # working directories are regular files to criu
+        build_id = b"".join(struct.pack("<I", word) for word in reg.build_id).hex()
+        found.append(
+            FileRecord(entry.id, _absolute(reg.name), reg.flags, reg.pos, reg.size, mode, build_id=build_id)
+        )
+    return found
+
+
+def directories(folder: Path) -> list[str]:
+    """Directories that the job has open or works in."""
+    entries = images.load(folder / "files.img", "fdinfo", "file_entry")
+    return sorted({_absolute(e.reg.name) for e in entries if e.HasField("reg") and stat.S_ISDIR(e.reg.mode)})
+
+
+def _absolute(name: str) -> str:
+    return name if name.startswith("/") else "/" + name
+
+
+def _remapped(folder: Path) -> set[int]:
+    path = folder / "remap-fpath.img"
+    if not path.exists():
+        return set()
+    return {e.orig_id for e in images.load(path, "remap_file_path", "remap_file_path_entry")}
+
+
+def digest(path: Path, size: int) -> tuple[str, bool]:
+    """Digest of the first `size` bytes and whether it is one of samples; the digest is empty when
+    the file can't be read that far."""
+    hasher = blake3()
+    sampled = size > _FULL_DIGEST_BYTES
+    try:
+        with path.open("rb", buffering=0) as file:
+            if sampled:
+                step = (size - _SAMPLE_BYTES) // (_SAMPLES - 1)
+                for index in range(_SAMPLES):
+                    file.seek(index * step)
+                    hasher.update(_exactly(file, _SAMPLE_BYTES))
+            else:
+                left = size
+                while left:
+                    block = _exactly(file, min(left, _READ_BYTES))
+                    hasher.update(block)
+                    left -= len(block)
+    except OSError:
+        return "", False
+    return hasher.hexdigest(), sampled
+
+
+def _exactly(file: Any, size: int) -> bytes:
+    data = bytearray()
+    while len(data) < size:
+        block = file.read(size - len(data))
+        if not block:
+            raise OSError("shorter than expected")
+        data += block
+    return bytes(data)
+
+
+@dataclass(frozen=True, slots=True)
+class StopEvidence:
+    """What was found out while the job was stopped."""
+
+    records: list[FileRecord]
+    carried: dict[str, bytes]
+    """Bytes of carried files, by stream name."""
+
+
+def at_stop(records_found: Sequence[FileRecord], root: Path, mapped: Collection[str]) -> StopEvidence:
+    """Look at files while the job is stopped: digests of small ones that the job can change,
+    bytes of those on a tmpfs. All others can wait.
+
+    :param root: the job's file system root as we reach it.
+    :param mapped: files that were mapped shared and writable just before the stop.
+    """
+    by_path: dict[str, list[FileRecord]] = {}
+    for record in records_found:
+        by_path.setdefault(record.path, []).append(record)
+    out: list[FileRecord] = []
+    carried: dict[str, bytes] = {}
+    budget = _STOPPED_TOTAL_BYTES
+    for name, found in by_path.items():
+        is_mapped = name in mapped
+        path = under(root, name)
+        if not is_mapped and not any(r.writable for r in found):
+            out += found
+            continue
+        try:
+            now = path.stat()
+        except OSError:
+            out += found
+            continue
+        content, sampled, stream = "", False, ""
+        if on_tmpfs(path):
+            stream = f"file/{len(carried)}"
+            carried[stream] = path.read_bytes()
+            content = blake3(carried[stream]).hexdigest()
+        elif now.st_size <= min(_STOPPED_FILE_BYTES, budget):
+            budget -= now.st_size
+            content, sampled = digest(path, now.st_size)
+        seen = (replace(_with_facts(r, now), mapped=is_mapped) for r in found)
+        out += [replace(r, digest=content, sampled=sampled, carried=stream) for r in seen]
+    return StopEvidence(out, carried)
+
+
+def _with_facts(record: FileRecord, now: os.stat_result) -> FileRecord:
+    return replace(
+        record,
+        size=record.size or now.st_size,
+        mode=record.mode or now.st_mode,
+        uid=now.st_uid,
+        gid=now.st_gid,
+        mtime_ns=now.st_mtime_ns,
+    )
+
+
+def after_go(found: Sequence[FileRecord], root: Path, written: Collection[int]) -> list[FileRecord]:
+    """Complete the records at leisure.
+
+    A digest made now is valid only for a file that is as it was, which a writable mapping makes
+    unprovable.
+
+    :param written: ids of files mapped shared and writable at the stop, from the images.
+    :raises SharedFileMissedError: one on a tmpfs was mapped too late to be carried.
+    """
+    mapped = {record.path for record in found if record.id in written or record.mapped}
+    out = []
+    for record in found:
+        path = under(root, record.path)
+        seen = replace(record, mapped=record.path in mapped)
+        if not seen.mtime_ns:
+            with suppress(OSError):
+                seen = _with_facts(seen, path.stat())
+        if seen.mapped and not seen.carried and on_tmpfs(path):
+            raise SharedFileMissedError(path=record.path)
+        content, sampled = seen.digest, seen.sampled
+        if not content and not seen.build_id and not seen.mapped and _unchanged(seen, path):
+            content, sampled = digest(path, seen.size)
+            if not _unchanged(seen, path):
+                content, sampled = "", False
+        out.append(replace(seen, digest=content, sampled=sampled))
+    return out
+
+
+def _unchanged(record: FileRecord, path: Path) -> bool:
+    try:
+        now = path.stat()
+    except OSError:
+        return False
+    return now.st_size == record.size and now.st_mtime_ns == record.mtime_ns
+
+
+def under(root: Path, path: str) -> Path:
+    """A path of the job as we reach it."""
+    return root / path.lstrip("/")
+
+
+def on_tmpfs(path: Path) -> bool:
+    """Whether a file's bytes live in memory only, so that another node can't have them."""
+    try:
+        device = path.stat().st_dev
+    except OSError:
+        return False
+    wanted = f"{os.major(device)}:{os.minor(device)}"
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        fields = line.split()
+        if fields[2] == wanted:
+            return fields[fields.index("-") + 1] == "tmpfs"
+    return False
+
+
+_ELF_HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
+_PROGRAM_HEADER = struct.Struct("<IIQQQQQQ")
+_NOTE = struct.Struct("<III")
+_PT_NOTE = 4
+_NT_GNU_BUILD_ID = 3
+_MAX_NOTE_BYTES = 1 << 16
+
+
+def build_id(path: Path) -> str:
+    """GNU build-id of a 64-bit ELF file as hex, or empty. criu checks the same (files-reg.c)."""
+    try:
+        with path.open("rb") as file:
+            header = file.read(_ELF_HEADER.size)
+            if len(header) < _ELF_HEADER.size or header[:6] != b"\x7fELF\x02\x01":
+                return ""
+            fields = _ELF_HEADER.unpack(header)
+            offset, entry_size, count = fields[5], fields[9], fields[10]
+            for index in range(count):
+                file.seek(offset + index * entry_size)
+                kind, _, at, _, _, size, _, _ = _PROGRAM_HEADER.unpack(file.read(_PROGRAM_HEADER.size))
+                if kind == _PT_NOTE and size <= _MAX_NOTE_BYTES:
+                    file.seek(at)
+                    if found := _build_id_note(file.read(size)):
+                        return found
+    except (OSError, struct.error):
+        return ""
+    return ""
+
+
+def _build_id_note(notes: bytes) -> str:
+    at = 0
+    while at + _NOTE.size <= len(notes):
+        name_size, size, kind = _NOTE.unpack_from(notes, at)
+        name_at = at + _NOTE.size
+        data_at = name_at + (name_size + 3) // 4 * 4
+        if kind == _NT_GNU_BUILD_ID and notes[name_at : name_at + 4] == b"GNU\0":
+            return notes[data_at : data_at + size].hex()
+        at = data_at + (size + 3) // 4 * 4
+    return ""

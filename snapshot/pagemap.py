@@ -1,0 +1,179 @@
+"""Which pages of a process have content of their own: PAGEMAP_SCAN, or the pagemap file before
+kernel 6.7.
+
+Source: Documentation/admin-guide/mm/pagemap.rst; the categories are those that criu asks for in
+criu/pagemap-cache.c, so that exactly the pages which criu would have written are found.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import os
+import struct
+from collections.abc import Iterable
+from functools import cache
+
+import numpy as np
+import numpy.typing as npt
+
+from cw_snapshot.snapshot.procfs import PAGE_SIZE, ProcessGoneError
+
+_PAGEMAP_SCAN = 0xC0606610
+_ARG = struct.Struct("<12Q")
+_WALK_END_AT = 4
+
+_IS_FILE = 1 << 2
+_IS_PRESENT = 1 << 3
+_IS_SWAPPED = 1 << 4
+_IS_PFNZERO = 1 << 5
+_IS_GUARD = 1 << 8
+"""Since 6.15. Guard regions are reported as swapped and can't be read."""
+
+_REGIONS = 32768
+"""Regions asked for in one call, 24 bytes each; criu's number."""
+
+_PM_PRESENT = 1 << 63
+_PM_SWAPPED = 1 << 62
+_PM_FILE = 1 << 61
+_FALLBACK_PAGES = 1 << 17
+"""Pages read from the pagemap file at once, 8 bytes each."""
+
+Runs = list[tuple[int, int]]
+"""(start address, bytes), ascending."""
+
+
+def _ioctl(
+    fd: int, start: int, end: int, vector: npt.NDArray[np.uint64], excluded: int, wanted: int
+) -> tuple[int, int]:
+    """One PAGEMAP_SCAN. Returns the number of regions and where the walk ended."""
+    arg = bytearray(
+        _ARG.pack(
+            _ARG.size,
+            0,
+            start,
+            end,
+            0,
+            vector.ctypes.data,
+            len(vector),
+            0,
+            excluded,
+            excluded,
+            wanted,
+            wanted,
+        )
+    )
+    count = fcntl.ioctl(fd, _PAGEMAP_SCAN, arg, True)
+    return count, _ARG.unpack(arg)[_WALK_END_AT]
+
+
+@cache
+def supported_categories() -> int:
+    """Categories this kernel knows: 0 without PAGEMAP_SCAN, else the bits used here."""
+    vector = np.empty((1, 3), np.uint64)
+    page = ctypes.create_string_buffer(2 * PAGE_SIZE)
+    start = -(-ctypes.addressof(page) // PAGE_SIZE) * PAGE_SIZE
+    known = _IS_FILE | _IS_PRESENT | _IS_SWAPPED | _IS_PFNZERO
+    fd = os.open("/proc/self/pagemap", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        for categories in (known | _IS_GUARD, known):
+            try:
+                _ioctl(fd, start, start + PAGE_SIZE, vector, categories & _IS_GUARD | _IS_FILE, _IS_PRESENT)
+                return categories
+            except OSError as error:
+                if error.errno not in (errno.EINVAL, errno.ENOTTY):
+                    raise
+        return 0
+    finally:
+        os.close(fd)
+
+
+def _merged(regions: npt.NDArray[np.uint64]) -> Runs:
+    """Join regions that touch."""
+    if not len(regions):
+        return []
+    starts, ends = regions[:, 0], regions[:, 1]
+    first = np.ones(len(regions), bool)
+    first[1:] = starts[1:] != ends[:-1]
+    last = np.roll(first, -1)
+    last[-1] = True
+    begin, size = starts[first], ends[last] - starts[first]
+    return list(zip(begin.tolist(), size.tolist(), strict=True))
+
+
+def join(runs: Iterable[tuple[int, int]]) -> Runs:
+    """Join runs that touch; they must be ascending and disjoint."""
+    out: Runs = []
+    for start, size in runs:
+        if out and out[-1][0] + out[-1][1] == start:
+            out[-1] = out[-1][0], out[-1][1] + size
+        else:
+            out.append((start, size))
+    return out
+
+
+class Pagemap:
+    """The pagemap of one process.
+
+    :param use_scan: False reads the pagemap file as on kernels before 6.7.
+    """
+
+    def __init__(self, pid: int, *, use_scan: bool = True) -> None:
+        self._pid = pid
+        try:
+            self._fd = os.open(f"/proc/{pid}/pagemap", os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError as error:
+            raise ProcessGoneError(pid=pid) from error
+        self._categories = supported_categories() if use_scan else 0
+        self._vector = np.empty((_REGIONS, 3), np.uint64)
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+    def __enter__(self) -> Pagemap:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def private_pages(self, start: int, end: int) -> Runs:
+        """Runs of pages that a private mapping does not share with its file and that are not
+        untouched zero pages. Guard regions are left out."""
+        if not self._categories:
+            return self._from_file(start, end)
+        excluded = _IS_FILE | _IS_PFNZERO | (self._categories & _IS_GUARD)
+        return self._scan(start, end, excluded, _IS_PRESENT | _IS_SWAPPED)
+
+    def guards(self, start: int, end: int) -> Runs:
+        """Guard regions (MADV_GUARD_INSTALL); none where the kernel has no such thing."""
+        if not self._categories & _IS_GUARD:
+            return []
+        return self._scan(start, end, 0, _IS_GUARD)
+
+    def _scan(self, start: int, end: int, excluded: int, wanted: int) -> Runs:
+        runs: Runs = []
+        while start < end:
+            try:
+                count, start = _ioctl(self._fd, start, end, self._vector, excluded, wanted)
+            except OSError as error:
+                if error.errno == errno.ESRCH:
+                    raise ProcessGoneError(pid=self._pid) from error
+                raise
+            runs += _merged(self._vector[:count])
+        return join(runs)
+
+    def _from_file(self, start: int, end: int) -> Runs:
+        runs: Runs = []
+        while start < end:
+            pages = min((end - start) // PAGE_SIZE, _FALLBACK_PAGES)
+            data = os.pread(self._fd, pages * 8, start // PAGE_SIZE * 8)
+            if len(data) < pages * 8:
+                raise ProcessGoneError(pid=self._pid)
+            entries = np.frombuffer(data, np.uint64)
+            has_content = (entries & np.uint64(_PM_PRESENT | _PM_SWAPPED)) != 0
+            own = has_content & ((entries & np.uint64(_PM_FILE)) == 0)
+            at = start + np.flatnonzero(own).astype(np.uint64) * np.uint64(PAGE_SIZE)
+            runs += _merged(np.stack([at, at + np.uint64(PAGE_SIZE)], axis=1))
+            start += pages * PAGE_SIZE
+        return join(runs)

@@ -1,0 +1,273 @@
+"""Restoring one tree: from images in memory to running tasks.
+
+    plan      refuse with reasons before anything is made
+    prepare   images into a folder, files of the job put right
+    skeleton  criu rebuilds the tree below a fresh cw-init and waits in post-restore
+    sinks     where the pages go, while criu holds every task
+    go        criu lets go, the tasks come back stopped, SIGCONT
+
+Pages are poured inside criu's post-restore hold and never later: once criu lets go a pending
+SIGCHLD pushes a frame on the stack, the poured stack overwrites it, and the process jumps into
+garbage (research: every run with DataLoader workers crashed).
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from cw_snapshot.errors import CwError, ExitCode
+from cw_snapshot.snapshot import images, platform_facts, procfs, tree
+from cw_snapshot.snapshot.criu_binary import Criu
+from cw_snapshot.snapshot.criu_session import NO_BREAKPOINTS, CriuSession
+from cw_snapshot.snapshot.dump_options import restore_options
+from cw_snapshot.snapshot.file_evidence import FileRecord
+from cw_snapshot.snapshot.file_restore import (
+    CarriedBytes,
+    apply,
+    decide_all,
+    edit_images,
+    refuse_if_needed,
+)
+from cw_snapshot.snapshot.file_rules import Decision, FilePolicy
+from cw_snapshot.snapshot.findings import Finding, refusals
+from cw_snapshot.snapshot.launch import OFFERED_STDIO, Launched, host_pid, launch_restorer
+from cw_snapshot.snapshot.memory import Kept, ProcessSink
+from cw_snapshot.snapshot.skeleton import forget_death_signal, outside_pipes, pid_floor, rseq_areas
+from cw_snapshot.snapshot.work_folder import WorkFolder
+
+_ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "XDG_RUNTIME_DIR": "/run"}
+
+
+_NOWHERE = Path(os.devnull)
+
+
+class RestoreRefusedError(CwError):
+    """The snapshot can't be restored on this machine; nothing was started.
+
+    Fix: see each finding.
+    """
+
+    exit_code = ExitCode.REFUSED
+
+
+class TasksNotStoppedError(CwError):
+    """Restored tasks did not come back stopped; the half-made tree was removed.
+
+    Fix: report it with criu's log.
+    """
+
+    exit_code = ExitCode.ABORTED
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreLimits:
+    """How long each phase may take."""
+
+    skeleton: timedelta
+    go: timedelta
+
+
+class FileSink:
+    """A file that takes the bytes of a stream, in any order (a PageSink)."""
+
+    def __init__(self, path: Path, size: int) -> None:
+        self._size = size
+        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        os.ftruncate(self._fd, size)
+
+    def write(self, start: int, data: memoryview) -> None:
+        view = memoryview(data)[: max(0, self._size - start)]
+        done = 0
+        while done < len(view):
+            done += os.pwrite(self._fd, view[done:], start + done)
+
+    def zero(self, start: int, nbytes: int) -> None:
+        """A new file is zero where nothing was written."""
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+class NodeRestore:
+    """One restore of one tree.
+
+    :param metadata: what :func:`cw_snapshot.snapshot.describe.metadata` wrote at the take.
+    :param name: of this restore, unique on the node; names its work folder.
+    :param log: takes the place of stdout and stderr that were pipes to the outside.
+    :param status: file that cw-init writes when the job has ended.
+
+    `name`, `log`, `status` and `limits` may be left out for a plan only.
+    """
+
+    def __init__(
+        self,
+        metadata: Mapping[str, Any],
+        *,
+        criu: Criu,
+        name: str = "",
+        log: Path = _NOWHERE,
+        status: Path = _NOWHERE,
+        limits: RestoreLimits | None = None,
+    ) -> None:
+        self._metadata = metadata
+        self._criu = criu
+        self._name = name
+        self._work: WorkFolder | None = None
+        self._limits = limits or RestoreLimits(timedelta(), timedelta())
+        self._output = log
+        self._status = status
+        self._files = [FileRecord.from_json(record) for record in metadata["files"]]
+        self._decisions: list[Decision] = []
+        self._image_sinks: list[FileSink] = []
+        self._sinks: list[ProcessSink] = []
+        self._session: CriuSession | None = None
+        self.launched: Launched | None = None
+        self.notes: list[str] = []
+
+    @property
+    def _images(self) -> Path:
+        assert self._work is not None, "image_sinks() comes first"
+        return self._work.path / "images"
+
+    @property
+    def log(self) -> Path | None:
+        """criu's log, until :meth:`end`."""
+        return self._images / "restore.log" if self._work is not None else None
+
+    def plan(self, policy: FilePolicy) -> tuple[list[Finding], list[Decision]]:
+        """What would be done, or :class:`RestoreRefusedError` / `FilesDifferError`. Nothing is changed."""
+        findings = platform_facts.differences(self._metadata["platform"], self._criu)
+        if bad := refusals(findings):
+            raise RestoreRefusedError(evidence=[str(f) for f in bad])
+        self._decisions = decide_all(self._files, policy)
+        missing = [d for d in self._metadata["directories"] if not Path(d).is_dir()]
+        refuse_if_needed(self._decisions, missing)
+        return findings, self._decisions
+
+    def image_sinks(self, streams: Mapping[str, int]) -> dict[str, FileSink]:
+        """Sinks for the streams that are criu's images; `streams` gives their sizes."""
+        self._work = WorkFolder(self._name)
+        self._images.mkdir(mode=0o700)
+        made = {}
+        for name, size in streams.items():
+            kind, _, file_name = name.partition("/")
+            if kind == "image":
+                made[name] = FileSink(self._images / Path(file_name).name, size)
+        self._image_sinks = list(made.values())
+        return made
+
+    def prepare(self, carried: CarriedBytes, redirect_to: Path | None, tag: str) -> None:
+        """Put the job's files right and make the images fit them."""
+        for sink in self._image_sinks:
+            sink.close()
+        edits, notes = apply(self._decisions, carried=carried, redirect_to=redirect_to, tag=tag)
+        self.notes += notes
+        edit_images(self._images, edits)
+        forget_death_signal(self._images)
+
+    def skeleton(self) -> None:
+        """Let criu rebuild the tree and hold it at post-restore."""
+        tasks = images.tasks(self._images)
+        used = {pid for t in tasks for pid in (t.ns_pid, t.pgid, t.sid, *t.threads)}
+        images_fd = os.open(self._images, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            self.launched = launch_restorer(
+                self._criu.command("swrk", str(theirs.fileno())),
+                environment={**_ENVIRONMENT, **NO_BREAKPOINTS},
+                pass_fds=[theirs.fileno(), images_fd],
+                log=self._output,
+                status=self._status,
+                root=tasks[0].ns_pid,
+                last_pid=pid_floor(used, procfs.pid_max()),
+            )
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+            os.close(images_fd)
+        self._session = CriuSession(ours, what="restore the job", log=self._images / "restore.log")
+        options = restore_options(images_fd, shell_job=self._metadata["shell_job"])
+        for pipe, fd in outside_pipes(self._images, self._metadata["stdio"]).items():
+            options.inherit_fd.add(key=pipe, fd=OFFERED_STDIO + fd)
+        self._session.request("RESTORE", options)
+        self._session.until("post-restore", self._limits.skeleton)
+
+    def sinks(self) -> dict[str, ProcessSink]:
+        """Where the pages of each process go, by stream name."""
+        assert self.launched is not None
+        made = {}
+        for task in images.tasks(self._images):
+            if images.has_memory(self._images, task.ns_pid):
+                kept = [Kept(start, size) for start, size in rseq_areas(self._images, task)]
+                sink = ProcessSink(
+                    task.ns_pid,
+                    f"/proc/{self.launched.init}/root/proc/{task.ns_pid}/mem",
+                    images.vmas(self._images, task.ns_pid),
+                    kept,
+                )
+                made[f"pages/{task.ns_pid}"] = sink
+        self._sinks = list(made.values())
+        return made
+
+    def go(self) -> int:
+        """Let the job run. Returns the pid of its root as we see it."""
+        assert self._session is not None and self.launched is not None
+        for sink in self._sinks:
+            sink.close()
+        self._sinks = []
+        self._session.answer(True)
+        self._session.finish(self._limits.go)
+        root = host_pid(self.launched.init, images.tasks(self._images)[0].ns_pid)
+        restored = tree.find(root)
+        self._wait_stopped(restored.living)
+        stopped_before = {m.pid for m in restored.living if m.ns_pid in self._metadata["stopped_before"]}
+        tree.go(restored.members, frozenset(stopped_before))
+        return root
+
+    def _wait_stopped(self, members: Sequence[tree.Member]) -> None:
+        deadline = time.monotonic() + self._limits.go.total_seconds()
+        while any(procfs.read_stat(m.pid).state not in "Tt" for m in members):
+            if time.monotonic() > deadline:
+                states = [f"pid {m.pid} is {procfs.read_stat(m.pid).state}" for m in members]
+                raise TasksNotStoppedError(evidence=states)
+            time.sleep(0.0005)
+
+    def end(self) -> None:
+        """Remove the work files; the job is not touched."""
+        if self._session is not None:
+            self._session.close()
+            self._session = None
+        if self._work is not None:
+            self._work.remove()
+            self._work = None
+
+    def abort(self) -> None:
+        """Remove the half-made tree: the end of its cw-init ends all of it."""
+        for sink in self._sinks:
+            sink.close()
+        if self.launched is not None:
+            with suppress(ProcessLookupError):
+                os.kill(self.launched.init, signal.SIGKILL)
+            self._wait_gone(self.launched.init)
+        self.end()
+
+    def _wait_gone(self, pid: int) -> None:
+        deadline = time.monotonic() + self._limits.go.total_seconds()
+        while time.monotonic() < deadline:
+            try:
+                if procfs.read_stat(pid).state in "ZX":
+                    return
+            except procfs.ProcessGoneError:
+                return
+            time.sleep(0.005)

@@ -1,0 +1,399 @@
+"""Taking one tree: from the open criu session to shadows whose pages can be read at leisure.
+
+The order keeps the pause short and the snapshot of one instant:
+
+    open      everything slow that may happen while the job runs
+    stop      SIGSTOP, top-down
+    skeleton  criu dumps all but the private pages and waits in post-dump
+    shadow    criu's exit hook forks a shadow of every process, before criu lets go
+    go        SIGCONT, leaf-first: the pause is over
+    streams   what the repository has to store
+    end       shadows and work files are removed
+
+`abort` undoes everything from any point before `go`. No phase blocks longer than its limit.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from cw_snapshot.errors import CwError, ExitCode
+from cw_snapshot.snapshot import describe, file_evidence, images, preflight, procfs, vm_flags
+from cw_snapshot.snapshot import tree as trees
+from cw_snapshot.snapshot.criu_binary import Criu
+from cw_snapshot.snapshot.criu_session import (
+    NO_BREAKPOINTS,
+    Callback,
+    CriuSession,
+    CriuTimeoutError,
+    start_criu,
+)
+from cw_snapshot.snapshot.dump_options import dump_options
+from cw_snapshot.snapshot.entering import entrance
+from cw_snapshot.snapshot.file_evidence import StopEvidence
+from cw_snapshot.snapshot.findings import Finding
+from cw_snapshot.snapshot.journal import Fault, Journal, PluginStats, State
+from cw_snapshot.snapshot.native import plugin_dir, plugin_path
+from cw_snapshot.snapshot.shadows import Shadows
+from cw_snapshot.snapshot.spool import Bytes, FileBytes, Source
+from cw_snapshot.snapshot.task_memory import TaskMemory
+from cw_snapshot.snapshot.tree import Tree
+from cw_snapshot.snapshot.vm_flags import Foresight
+from cw_snapshot.snapshot.work_folder import WorkFolder
+
+_SPARE_ROOM = 1024
+"""Processes that may come between preflight and the stop."""
+
+
+class TreeChangedError(CwError):
+    """The dumped tree is not the one that was stopped; the job runs on.
+
+    Fix: take again.
+    """
+
+    exit_code = ExitCode.ABORTED
+
+
+class ShadowMakerFailedError(CwError):
+    """The shadow maker left a task of the job changed.
+
+    Fix: `cw-snapshot doctor --fix` repairs it from the journal.
+    """
+
+    exit_code = ExitCode.HARMED
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How long each phase may take."""
+
+    open: timedelta
+    stop: timedelta
+    """One try."""
+    stop_tries: int
+    skeleton: timedelta
+    shadow: timedelta
+    hold: timedelta
+    """Longest time for which tasks are held when their pages must be read directly."""
+    give_up: timedelta
+    """How long criu may take to give up cleanly before it is killed."""
+
+
+@dataclass(slots=True)
+class PauseTimes:
+    """Seconds after the first SIGSTOP at which each point of the pause was reached."""
+
+    begin: float = 0.0
+    """CLOCK_MONOTONIC of the first SIGSTOP."""
+    stopped: float = 0.0
+    frozen: float = 0.0
+    dumped: float = 0.0
+    read: float = 0.0
+    """Files and mappings that must be read during the stop have been read."""
+    shadowed: float = 0.0
+    went: float = 0.0
+
+    def mark(self, name: str) -> None:
+        setattr(self, name, time.monotonic() - self.begin)
+
+    def to_json(self) -> dict[str, float]:
+        names = ("stopped", "frozen", "dumped", "read", "shadowed", "went")
+        return {name: round(getattr(self, name), 6) for name in names}
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """Something to store: the repository's name for it, its source, the pack it belongs to."""
+
+    name: str
+    source: Source
+    lane: str
+    size: int | None = None
+    """Bytes, for files; None for memory."""
+
+
+class NodeTake:
+    """One take of one tree.
+
+    :param tree: the tree as found; it may still change.
+    :param name: of this take, unique on the node; names its work folder.
+    :param fault: test switch for the shadow maker.
+    """
+
+    def __init__(
+        self, tree: Tree, *, criu: Criu, name: str, limits: Limits, fault: Fault | None = None
+    ) -> None:
+        self.tree = tree
+        self._criu = criu
+        self._name = name
+        self._limits = limits
+        self._fault = fault
+        self._root_dir = trees.root_folder(tree.root.pid)
+        self._foresight: dict[int, Foresight] = {}
+        self._work: WorkFolder | None = None
+        self._session: CriuSession | None = None
+        self._journal: Journal | None = None
+        self._hold: socket.socket | None = None
+        self._shadows: Shadows | None = None
+        self._memory: dict[int, TaskMemory] = {}
+        self._evidence = StopEvidence([], {})
+        self._host_shadow: dict[int, int] = {}
+        self._processes: list[dict[str, Any]] = []
+        self._root_facts: describe.RootFacts | None = None
+        self._stopped = False
+        self.times = PauseTimes()
+        self.without_shadow: list[str] = []
+        """Processes whose pages were read during the stop, and why."""
+        self.extra_memory_bytes = 0
+        """What the shadows cost when they were dropped."""
+
+    @property
+    def _images(self) -> Path:
+        assert self._work is not None, "open() comes first"
+        return self._work.path / "images"
+
+    @property
+    def log(self) -> Path | None:
+        """criu's log, between :meth:`open` and :meth:`end`."""
+        return self._images / "dump.log" if self._work is not None else None
+
+    # -- before the pause ---------------------------------------------------------------
+
+    def preflight(self) -> list[Finding]:
+        """Findings about the job; nothing is changed."""
+        return preflight.inspect(self.tree, preflight.gather(self.tree), self._criu)
+
+    def open(self) -> None:
+        """Start criu and hold it at pre-dump; look at what is slow to look at."""
+        self._work = work = WorkFolder(self._name)
+        self._images.mkdir(mode=0o700)
+        for member in self.tree.living:
+            self._foresight[member.ns_pid] = vm_flags.foresee(member.pid)
+            self._processes.append(describe.process(member))
+        self._root_facts = describe.root_facts(self.tree.root)
+        way = entrance(self.tree.root.pid)
+        if way.as_user:
+            os.chown(work.path, way.uid, way.gid)
+            os.chown(self._images, way.uid, way.gid)
+        room = 2 * len(self.tree.members) + _SPARE_ROOM
+        self._journal = Journal(work.path / "journal", room, hold=self._limits.hold, fault=self._fault)
+        flags = {pid: seen.flags for pid, seen in self._foresight.items()}
+        flags_fd = vm_flags.write_table(work.path / "vmflags", flags)
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._hold = ours
+        images_fd = os.open(self._images, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            environment = {
+                **way.environment(work.path),
+                **NO_BREAKPOINTS,
+                "CRIU_LIBS_DIR": str(plugin_dir()),
+                "CW_COW_JOURNAL": str(self._journal.fd),
+                "CW_COW_VMFLAGS": str(flags_fd),
+                "CW_COW_HOLD": str(theirs.fileno()),
+            }
+            self._session = start_criu(
+                way.command(self._criu, plugin_path()),
+                environment=environment,
+                pass_fds=[images_fd, self._journal.fd, flags_fd, theirs.fileno()],
+                what="dump the job",
+                log=self._images / "dump.log",
+            )
+            self._session.request("DUMP", dump_options(self.tree.root, images_fd, unprivileged=way.as_user))
+            self._session.until("pre-dump", self._limits.open)
+        finally:
+            theirs.close()
+            os.close(images_fd)
+            os.close(flags_fd)
+
+    # -- the pause ----------------------------------------------------------------------
+
+    def stop(self) -> None:
+        """Stop every task; a tree that does not stop in time is let go and tried again."""
+        for attempt in range(self._limits.stop_tries):
+            self.times = PauseTimes(begin=time.monotonic())
+            try:
+                self.tree = trees.stop(self.tree, self._limits.stop)
+            except trees.StopTimeoutError:
+                if attempt + 1 == self._limits.stop_tries:
+                    raise
+                time.sleep(self._limits.stop.total_seconds())
+                continue
+            self._stopped = True
+            self.times.mark("stopped")
+            return
+
+    def skeleton(self) -> None:
+        """Let criu dump; it then waits in post-dump, and what only a stopped job can tell has
+        been read."""
+        session = self._running_session
+        session.answer(True)
+        session.until("query-ext-files", self._limits.skeleton)
+        self.times.mark("frozen")
+        session.answer(True)
+        session.until("post-dump", self._limits.skeleton)
+        self.times.mark("dumped")
+        self._check_tasks()
+        self._read_while_stopped()
+        self.times.mark("read")
+
+    @property
+    def _running_session(self) -> CriuSession:
+        assert self._session is not None, "open() comes first"
+        return self._session
+
+    def _check_tasks(self) -> None:
+        dumped = {t.ns_pid for t in images.tasks(self._images)}
+        stopped = {m.ns_pid for m in self.tree.members}
+        if dumped != stopped:
+            raise TreeChangedError(evidence=[f"stopped: {sorted(stopped)}", f"dumped: {sorted(dumped)}"])
+
+    def _read_while_stopped(self) -> None:
+        for member in self.tree.living:
+            foresight = self._foresight.get(member.ns_pid)
+            stopped_only = foresight.stopped_only if foresight else frozenset()
+            memory = TaskMemory(member, self._images, stopped_only)
+            memory.read_while_stopped()
+            self._memory[member.ns_pid] = memory
+        mapped = {path for seen in self._foresight.values() for path in seen.files_written}
+        self._evidence = file_evidence.at_stop(file_evidence.records(self._images), self._root_dir, mapped)
+
+    def shadow(self) -> None:
+        """Answer post-dump: criu's exit hook makes the shadows, then criu is done. Where a shadow
+        can't be made, the pages are copied while criu still holds the task."""
+        journal, hold, session = self._journal, self._hold, self._running_session
+        assert journal is not None and hold is not None
+        journal.make_shadows_of([m.ns_pid for m in self.tree.living])
+        session.answer(True)
+        sources: list[socket.socket | CriuSession] = [hold, session]
+        while True:
+            ready, _, _ = select.select(sources, [], [], self._limits.shadow.total_seconds())
+            if not ready:
+                seconds = self._limits.shadow.total_seconds()
+                raise CriuTimeoutError(stage="the shadows", seconds=seconds)
+            if hold in ready:
+                if hold.recv(1) == b"H":
+                    self._copy_held(journal)
+                    hold.send(b"G")
+                else:
+                    sources.remove(hold)
+                continue
+            event = session.next("the shadows", self._limits.shadow)
+            if not isinstance(event, Callback):
+                break
+            session.answer(True)
+        if not event.success:
+            raise session.failure(event)
+        self.times.mark("shadowed")
+        dirty = [f"pid {e.pid}: {e.reason}" for e in journal.entries() if e.state is State.DIRTY]
+        if dirty:
+            raise ShadowMakerFailedError(evidence=dirty)
+
+    def _copy_held(self, journal: Journal) -> None:
+        """Copy the pages of every process that has no shadow, while criu holds it."""
+        for entry in journal.entries():
+            if entry.state is State.FAILED:
+                self._memory[entry.pid].copy_while_held()
+                self.without_shadow.append(f"pid {entry.pid}: {entry.reason}")
+
+    @property
+    def plugin_stats(self) -> PluginStats:
+        """What the library inside criu did; until :meth:`end`."""
+        assert self._journal is not None
+        return self._journal.stats
+
+    def go(self) -> None:
+        """Let the job go on: the pause is over."""
+        trees.go(self.tree.members, self.tree.stopped_before)
+        self.times.mark("went")
+        self._stopped = False
+
+    # -- after the pause ----------------------------------------------------------------
+
+    def streams(self) -> list[Stream]:
+        """Everything the repository has to store. Sources of memory are valid until :meth:`end`."""
+        self._keep_shadows()
+        found = []
+        for ns_pid, memory in self._memory.items():
+            shadow = self._host_shadow.get(ns_pid, 0)
+            source = memory.source(shadow, partial(self._alive, shadow), partial(self._drop, shadow))
+            found.append(Stream(f"pages/{ns_pid}", source, f"pages-{ns_pid}"))
+        for path in sorted(self._images.glob("*.img")):
+            file = FileBytes(path)
+            found.append(Stream(f"image/{path.name}", file, "meta", file.size))
+        for name, data in self._evidence.carried.items():
+            found.append(Stream(name, Bytes(data), "meta", len(data)))
+        return found
+
+    def _keep_shadows(self) -> None:
+        assert self._journal is not None
+        # By pid inside the job's pid namespace: the shadow's, and that of its process.
+        wanted = {e.shadow: e.pid for e in self._journal.entries() if e.state is State.SHADOWED}
+        same_ns = procfs.namespace(self.tree.root.pid, "pid") == procfs.namespace(os.getpid(), "pid")
+        for shadow in wanted:
+            self._host_shadow[wanted[shadow]] = shadow if same_ns else 0
+        if not same_ns:
+            init = procfs.read_stat(self.tree.root.pid).ppid
+            for pid in procfs.children(init):
+                with suppress(procfs.ProcessGoneError):
+                    if (ns := procfs.ns_pid(pid)) in wanted:
+                        self._host_shadow[wanted[ns]] = pid
+        self._shadows = Shadows(list(self._host_shadow.values()), self._limits.open)
+
+    def _alive(self, shadow: int) -> bool:
+        assert self._shadows is not None
+        return self._shadows.alive(shadow)
+
+    def _drop(self, shadow: int) -> None:
+        """A shadow has been read: note what it cost the job, and give that back."""
+        assert self._shadows is not None
+        self.extra_memory_bytes += procfs.private_bytes(shadow)
+        self._shadows.drop(shadow)
+
+    def metadata(self) -> dict[str, Any]:
+        """The manifest's metadata; digests what could wait for the job to go on."""
+        written = {v.file_id for m in self._memory.values() for v in m.mappings if v.writes_to_file}
+        files = file_evidence.after_go(self._evidence.records, self._root_dir, written)
+        assert self._root_facts is not None
+        return describe.metadata(
+            self._images, self.tree, self._criu, self._processes, files, self._root_facts
+        )
+
+    def end(self) -> None:
+        """Remove the shadows and the work files; the job is not touched."""
+        self._close()
+        if self._work is not None:
+            self._work.remove()
+            self._work = None
+
+    def abort(self) -> None:
+        """Give up before or after `go`: the job runs on, nothing of the take is left."""
+        try:
+            if self._session is not None:
+                try:
+                    self._session.give_up(self._limits.give_up)
+                except CwError:
+                    self._session.kill()
+                    raise
+        finally:
+            if self._stopped:
+                self.go()
+            self.end()
+
+    def _close(self) -> None:
+        if self._hold is not None:
+            self._hold.close()
+        if self._session is not None:
+            self._session.close()
+        if self._shadows is not None:
+            self._shadows.close()
+        if self._journal is not None:
+            self._journal.close()

@@ -1,0 +1,207 @@
+"""The process tree of a job on one node: who belongs to it, stopping it, letting it go.
+
+Stopping is strictly top-down and going leaf-first, so that no parent in the tree ever runs
+while a child is stopped: a shell with job control would report the child as stopped and go on
+without it (research: 8 of 8 tries with another order).
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+from cw_snapshot.errors import CwError, ExitCode
+from cw_snapshot.snapshot import procfs
+from cw_snapshot.snapshot.procfs import ProcessGoneError
+
+_POLL = 0.0001
+"""Seconds between looks at a task that is about to stop; it takes tens of microseconds."""
+
+SHADOW_COMM = "cw-shadow"
+"""Name of a shadow in /proc/PID/comm, set by the shadow maker."""
+
+
+class TreeGoneError(CwError):
+    """The job's root process {pid} has ended.
+
+    Fix: `cw-snapshot ps` shows which jobs run.
+    """
+
+    exit_code = ExitCode.NOT_FOUND
+
+
+class StopTimeoutError(CwError):
+    """The job's tasks did not stop within {limit_ms:.0f} ms; the job was let go at once.
+
+    Fix: the tasks below were busy in the kernel (state D: disk or vfork) or are being continued
+    by somebody else; try again, or look at them with `ps -o pid,stat,wchan`.
+    """
+
+    exit_code = ExitCode.ABORTED
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One process of a tree."""
+
+    pid: int
+    """As we see it."""
+    ns_pid: int
+    """As it sees itself: the pid in CRIU's images."""
+    zombie: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """The members of a tree, parents before children."""
+
+    root: Member
+    members: tuple[Member, ...]
+    stopped_before: frozenset[int] = frozenset()
+    """Pids that were stopped by somebody else; they stay so."""
+
+    @property
+    def living(self) -> tuple[Member, ...]:
+        return tuple(m for m in self.members if not m.zombie)
+
+
+def _member(pid: int, known: dict[int, int]) -> Member | None:
+    try:
+        zombie = procfs.read_stat(pid).state in "ZX"
+        return Member(pid, known.get(pid) or procfs.ns_pid(pid), zombie)
+    except ProcessGoneError:
+        return None
+
+
+def find(root: int) -> Tree:
+    """The tree below `root` as it is now; it may change while we look and afterwards."""
+    first = _member(root, {})
+    if first is None or first.zombie:
+        raise TreeGoneError(pid=root)
+    members, level = [first], [first]
+    while level:
+        level = [m for parent in level for m in _children(parent, {}, {p.pid for p in members})]
+        members += level
+    return Tree(first, tuple(members))
+
+
+def _children(parent: Member, known: dict[int, int], seen: set[int]) -> list[Member]:
+    if parent.zombie:
+        return []
+    try:
+        pids = procfs.children(parent.pid)
+    except ProcessGoneError:
+        return []
+    found = (_member(pid, known) for pid in pids if pid not in seen)
+    return [m for m in found if m]
+
+
+def _all_stopped(pid: int) -> bool:
+    try:
+        return all(state in "TtZX" for state in procfs.thread_states(pid).values())
+    except ProcessGoneError:
+        return True
+
+
+class _Stopping:
+    """One try to stop a tree."""
+
+    def __init__(self, before: Tree, limit: timedelta) -> None:
+        self._known = {m.pid: m.ns_pid for m in before.members}
+        self._root = before.root
+        self._limit = limit
+        self._deadline = time.monotonic() + limit.total_seconds()
+        self.members: list[Member] = []
+        self.signalled: list[Member] = []
+        self.stopped_before: set[int] = set()
+
+    def run(self) -> Tree:
+        level = [m for m in [_member(self._root.pid, self._known)] if m and not m.zombie]
+        if not level:
+            raise TreeGoneError(pid=self._root.pid)
+        while level:
+            self._stop_level(level)
+            # A stopped process forks no more, but it may be given orphans of a child that ended
+            # just before its turn (subreapers): so every level looks at all parents again.
+            seen = {m.pid for m in self.members}
+            level = [m for parent in self.members for m in _children(parent, self._known, seen)]
+        # One that ended before its signal came is a zombie: its stopped parent can't reap it.
+        members = [m for m in (_member(m.pid, self._known) for m in self.members) if m]
+        return Tree(members[0], tuple(members), frozenset(self.stopped_before))
+
+    def _stop_level(self, level: list[Member]) -> None:
+        self.members += level
+        waiting = []
+        for member in level:
+            if member.zombie:
+                continue
+            with suppress(ProcessLookupError, ProcessGoneError):
+                if procfs.read_stat(member.pid).state == "T":
+                    self.stopped_before.add(member.pid)
+                    continue
+                os.kill(member.pid, signal.SIGSTOP)
+                self.signalled.append(member)
+                waiting.append(member)
+        while waiting := [m for m in waiting if not _all_stopped(m.pid)]:
+            if time.monotonic() > self._deadline:
+                raise StopTimeoutError(
+                    limit_ms=self._limit.total_seconds() * 1e3,
+                    evidence=[_describe_states(m.pid) for m in waiting],
+                )
+            time.sleep(_POLL)
+
+
+def _describe_states(pid: int) -> str:
+    try:
+        stat, states = procfs.read_stat(pid), procfs.thread_states(pid)
+    except ProcessGoneError:
+        return f"pid {pid} has ended"
+    running = [f"thread {tid} is {state}" for tid, state in states.items() if state not in "TtZX"]
+    return f"pid {pid} ({stat.comm}): {', '.join(running) or 'now stopped'}"
+
+
+def root_folder(pid: int) -> Path:
+    """The root folder of a process as we reach it: ours when it is the same, which then can be
+    used after the process has ended."""
+    theirs = procfs.PROC / str(pid) / "root"
+    try:
+        return Path("/") if theirs.samefile("/") else theirs
+    except (FileNotFoundError, ProcessLookupError) as error:
+        raise TreeGoneError(pid=pid) from error
+
+
+def stop(before: Tree, limit: timedelta) -> Tree:
+    """Stop every task below the root of `before`, which is the tree as found earlier.
+
+    Returns the tree as it stands stopped. When a task does not stop in time, everything is let
+    go again and :class:`StopTimeoutError` is raised; the caller may try once more.
+    """
+    stopping = _Stopping(before, limit)
+    try:
+        return stopping.run()
+    except BaseException:
+        go(stopping.signalled)
+        raise
+
+
+def go(members: Iterable[Member], stopped_before: frozenset[int] = frozenset()) -> None:
+    """Continue members, given parents first, from the leaves up; those that had been stopped
+    by somebody else stay stopped."""
+    for member in reversed(list(members)):
+        if not member.zombie and member.pid not in stopped_before:
+            with suppress(ProcessLookupError):
+                os.kill(member.pid, signal.SIGCONT)
+
+
+def kill(members: Iterable[Member]) -> None:
+    """SIGKILL every member, parents first so that none restarts a child."""
+    for member in members:
+        if not member.zombie:
+            with suppress(ProcessLookupError):
+                os.kill(member.pid, signal.SIGKILL)

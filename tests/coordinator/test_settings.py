@@ -1,0 +1,56 @@
+"""Configuration file < environment < flags."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from cw_snapshot.coordinator.settings import SettingsError, load_settings, parse_duration
+
+
+def test_later_sources_win(tmp_path: Path) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text("repository: /from-file\nmax_pause: 2m\nthreads: 3\n")
+    environment = {"CW_SNAPSHOT_CONFIG": str(config), "CW_SNAPSHOT_REPOSITORY": "/from-environment"}
+    settings = load_settings(environment, {"threads": 5, "max_pause": None})
+    assert settings.repository == "/from-environment"
+    assert settings.max_pause == timedelta(minutes=2)
+    assert settings.threads == 5
+
+
+def test_mistakes_are_named(tmp_path: Path) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text("repo: /x\nmax_pause: soon\n")
+    with pytest.raises(SettingsError) as caught:
+        load_settings({}, {}, config)
+    text = "\n".join(caught.value.evidence)
+    assert "repo" in text
+    assert "soon" in text
+
+
+@pytest.mark.parametrize("text", ["- a\n", "a: [\n"])
+def test_a_file_that_is_no_mapping(tmp_path: Path, text: str) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text(text)
+    with pytest.raises(SettingsError):
+        load_settings({}, {}, config)
+
+
+def test_a_named_file_must_exist(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError):
+        load_settings({}, {}, tmp_path / "none.yaml")
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("500ms", 0.5), ("5s", 5), ("5", 5), ("1.5m", 90), ("2h", 7200), ("1d", 86400)]
+)
+def test_durations(text: str, seconds: float) -> None:
+    assert parse_duration(text).total_seconds() == seconds
+
+
+@pytest.mark.parametrize("text", ["", "5x", "-1s", "s"])
+def test_what_is_no_duration(text: str) -> None:
+    with pytest.raises(ValueError, match="duration"):
+        parse_duration(text)

@@ -1,0 +1,152 @@
+"""What can't be snapshotted is refused before anything is stopped, or undone."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.engine import Engine, alive, eventually, states
+
+pytestmark = pytest.mark.root
+
+COUNT = "n = 0\nwhile True:\n    print(n, flush=True); n += 1; time.sleep(0.02)\n"
+IO_URING = """
+import ctypes, time
+libc = ctypes.CDLL(None, use_errno=True)
+fd = libc.syscall(425, 4, ctypes.create_string_buffer(256))
+assert fd >= 0, ctypes.get_errno()
+"""
+FUSE = "import os, time\nos.open('/dev/fuse', os.O_RDWR)\n"
+TRACED = """
+import ctypes, os, time
+if os.fork() == 0:
+    while True: time.sleep(1)
+"""
+
+
+def refused(engine: Engine, job: str, *words: str) -> str:
+    """Take, expect a refusal that left the job alone; returns the evidence."""
+    engine.wait_lines(job, 3)
+    root = engine.root(job)
+    before = states(root)
+    done = engine.run("take", job, "--json")
+    assert done.code == 3, done.err
+    assert done.json["schema"] == "cw-snapshot/error/1"
+    evidence = "\n".join(done.json["evidence"])
+    for word in words:
+        assert word in evidence
+    assert states(root).keys() == before.keys()
+    engine.wait_lines(job, 3)
+    engine.assert_clean()
+    return evidence
+
+
+def test_io_uring_is_refused_with_pid_descriptor_and_fix(engine: Engine) -> None:
+    engine.job("ring", [sys.executable, "-u", "-c", IO_URING + COUNT], "--allow-io-uring")
+    refused(engine, "ring", "io_uring", "fd 3", f"pid {engine.root('ring')}", "cw-snapshot run")
+
+
+def test_io_uring_does_not_exist_for_a_job(engine: Engine) -> None:
+    code = "import ctypes\nprint(ctypes.CDLL(None, use_errno=True).syscall(425, 4, 0), ctypes.get_errno())"
+    engine.job("none", [sys.executable, "-c", code])
+    engine.ok("wait", "none")
+    assert engine.log("none") == ["-1 38"], "ENOSYS"
+
+
+def test_a_foreign_device_is_refused(engine: Engine) -> None:
+    if not Path("/dev/fuse").exists():
+        os.mknod("/dev/fuse", 0o20600, os.makedev(10, 229))
+    engine.job("fuse", [sys.executable, "-u", "-c", FUSE + COUNT])
+    refused(engine, "fuse", "/dev/fuse", "fd 3")
+
+
+def test_sysv_shared_memory_of_the_host_is_refused(engine: Engine, built: dict[str, Path]) -> None:
+    log = engine.folder / "shm.log"
+    with log.open("ab") as file:
+        process = engine.other_process([built["sysv_shm"]], stdout=file, stdin=-3, start_new_session=True)
+    eventually("it runs", lambda: log.read_text().count("\n") > 3)
+    done = engine.run("take", "--pid", str(process.pid), "--json")
+    assert done.code == 3
+    assert "SysV" in "\n".join(done.json["evidence"])
+    assert process.poll() is None
+
+
+def test_sysv_shared_memory_of_a_job_is_its_own(engine: Engine, built: dict[str, Path]) -> None:
+    engine.job("shm", [built["sysv_shm"]])
+    engine.wait_lines("shm", 3)
+    engine.take("shm")
+    engine.stop("shm")
+    before = len(engine.log("shm"))
+    engine.restore("latest:shm")
+    lines = [int(n) for n in engine.wait_lines("shm", 5)[before:]]
+    assert lines == list(range(lines[0], lines[0] + len(lines)))
+
+
+def test_force_tries_and_undoes(engine: Engine) -> None:
+    engine.job("ring", [sys.executable, "-u", "-c", IO_URING + COUNT], "--allow-io-uring")
+    engine.wait_lines("ring", 3)
+    done = engine.run("take", "ring", "--force", "--json")
+    assert done.code == 4, done.err
+    assert any("criu's log" in line for line in done.json["evidence"])
+    lines = engine.wait_lines("ring", 10)
+    assert lines == [str(n) for n in range(len(lines))]
+    assert engine.ok("list", "--json").json["snapshots"] == []
+    engine.assert_clean()
+
+
+def test_our_own_tree_is_refused(engine: Engine) -> None:
+    done = engine.run("take", "--pid", str(os.getpid()), "--json")
+    assert done.code == 3
+    assert "part of the tree" in "\n".join(done.json["evidence"])
+
+
+def test_unknown_jobs_and_snapshots(engine: Engine) -> None:
+    assert engine.run("take", "nobody").code == 6
+    assert engine.run("restore", "latest:nobody").code == 6
+    assert engine.run("take", "../x").code == 2
+    assert engine.run("take").code == 2
+
+
+def test_a_storm_of_sigcont_gives_a_right_snapshot_or_none(engine: Engine, built: dict[str, Path]) -> None:
+    engine.job("regions", [built["regions"], engine.folder / "mapped.bin"])
+    engine.wait_lines("regions", 3)
+    root = engine.root("regions")
+    storm = engine.other_process(
+        [sys.executable, "-c", f"import os, time\nwhile True:\n os.kill({root}, 18); time.sleep(0.001)"]
+    )
+    outcomes = [engine.run("take", "regions").code for _ in range(4)]
+    storm.kill()
+    storm.wait()
+    assert set(outcomes) <= {0, 4}, outcomes
+    from tests.root.test_regions import assert_whole
+
+    assert_whole(engine.wait_lines("regions", 10))
+    engine.stop("regions")
+    for snapshot in engine.ok("list", "--json").json["snapshots"]:
+        engine.restore(snapshot["snapshot"])
+        assert_whole(engine.wait_lines("regions", 10))
+        engine.stop("regions")
+    engine.assert_clean()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_take_that_is_interrupted_leaves_the_job_alone(engine: Engine, number: signal.Signals) -> None:
+    engine.job("counter", [sys.executable, "-u", "-c", "import time\n" + COUNT])
+    engine.wait_lines("counter", 3)
+    root = engine.root("counter")
+    for delay in (0.3, 0.5, 0.6, 0.7, 0.8, 0.9):
+        process = engine.start("take", "counter", stdout=-3, stderr=-3)
+        time.sleep(delay)
+        process.send_signal(number)
+        code = process.wait(30)
+        assert code in (0, 4, 5, -number), code  # -number: before the job was touched
+        assert alive(root)
+        eventually("nothing is stopped", lambda: set(states(root).values()) <= {"S", "R"}, 5)
+    lines = engine.wait_lines("counter", 10)
+    assert lines == [str(n) for n in range(len(lines))]
+    engine.assert_clean()

@@ -1,0 +1,104 @@
+"""Every kind of mapping, byte by byte, in the job that was taken and in the one restored."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from cw_snapshot.snapshot.criu_binary import find_criu
+from tests.engine import Engine, eventually
+
+pytestmark = pytest.mark.root
+
+HUGE_PAGES = Path("/proc/sys/vm/nr_hugepages")
+
+
+def assert_whole(lines: list[str]) -> None:
+    broken = [line for line in lines if not line.endswith(" ok") and not line.startswith("note:")]
+    assert not broken, broken[:5]
+
+
+@pytest.fixture
+def huge_pages() -> None:
+    """A few huge pages for MAP_HUGETLB; left reserved, they cost 16 MiB."""
+    if int(HUGE_PAGES.read_text()) < 8:
+        HUGE_PAGES.write_text("8")
+    assert int(HUGE_PAGES.read_text()) >= 4, "the kernel gave no huge pages"
+
+
+@pytest.mark.usefixtures("huge_pages")
+def test_every_mapping_in_the_taken_and_the_restored_job(engine: Engine, built: dict[str, Path]) -> None:
+    engine.job("regions", [built["regions"], engine.folder / "mapped.bin", "hugetlb"])
+    engine.wait_lines("regions", 5)
+    for _ in range(3):
+        engine.take("regions")
+        assert_whole(engine.wait_lines("regions", 10))
+    engine.stop("regions")
+    before = len(engine.log("regions"))
+    engine.restore("latest:regions")
+    lines = engine.wait_lines("regions", 20)
+    assert_whole(lines)
+    rounds = [int(line.split()[0]) for line in lines[before:]]
+    assert rounds == list(range(rounds[0], rounds[0] + len(rounds)))
+    # And a snapshot of the restored one.
+    engine.take("regions")
+    engine.stop("regions")
+    engine.restore("latest:regions")
+    assert_whole(engine.wait_lines("regions", 20))
+
+
+def test_guard_regions_are_kept_or_refused_but_never_lost(engine: Engine, built: dict[str, Path]) -> None:
+    engine.job("guards", [built["regions"], engine.folder / "mapped.bin", "guards"])
+    engine.wait_lines("guards", 3)
+    done = engine.run("take", "guards", "--json")
+    if find_criu().dumps_guards:
+        assert done.code == 0, done.err
+        engine.stop("guards")
+        engine.restore("latest:guards")
+    else:
+        assert done.code == 3
+        assert any("guard regions" in line for line in done.json["evidence"])
+        assert "guard-region" not in done.json["message"]
+    assert_whole(engine.wait_lines("guards", 10))
+
+
+@contextmanager
+def pids_group() -> Iterator[Path]:
+    """A cgroup of the pids controller, version 1 or 2; whoever is in it at the end leaves."""
+    parent = Path("/sys/fs/cgroup/pids")
+    if not parent.is_dir():
+        parent = Path("/sys/fs/cgroup")
+        (parent / "cgroup.subtree_control").write_text("+pids")
+    group = parent / f"cw-test-{os.getpid()}"
+    group.mkdir(exist_ok=True)
+    try:
+        yield group
+    finally:
+        for pid in (group / "cgroup.procs").read_text().split():
+            with suppress(OSError):
+                (parent / "cgroup.procs").write_text(pid)
+        eventually("the group is empty", lambda: not (group / "cgroup.procs").read_text())
+        group.rmdir()
+
+
+def test_pages_read_from_the_stopped_job_when_no_shadow_can_be_made(
+    engine: Engine, built: dict[str, Path]
+) -> None:
+    """A pids limit that leaves no room for a clone: a longer pause, the same snapshot."""
+    engine.job("regions", [built["regions"], engine.folder / "mapped.bin"])
+    engine.wait_lines("regions", 3)
+    with pids_group() as group:
+        (group / "cgroup.procs").write_text(str(engine.root("regions")))
+        (group / "pids.max").write_text((group / "pids.current").read_text())
+        report = engine.take("regions")
+        assert len(report["without_shadow"]) == 1
+        assert "Resource temporarily unavailable" in report["without_shadow"][0]
+        assert_whole(engine.wait_lines("regions", 10))
+        engine.stop("regions")
+    engine.restore("latest:regions")
+    assert_whole(engine.wait_lines("regions", 20))
+    engine.assert_clean()

@@ -1,0 +1,150 @@
+"""A job is taken, goes on, is killed and comes back: the main thing."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+
+import pytest
+
+from cw_snapshot.snapshot import shadows
+from tests.engine import Engine, eventually, states
+
+pytestmark = pytest.mark.root
+
+COUNTER = """
+import itertools, time
+for n in itertools.count():
+    print(n, flush=True)
+    time.sleep(0.02)
+"""
+
+
+def counter(engine: Engine, name: str = "counter") -> None:
+    engine.job(name, [sys.executable, "-u", "-c", COUNTER])
+    engine.wait_lines(name, 5)
+
+
+def test_goes_on_after_the_take_and_comes_back_where_it_was(engine: Engine) -> None:
+    counter(engine)
+    report = engine.take("counter")
+    assert report["schema"] == "cw-snapshot/take/1"
+    assert 0 < report["pause_seconds"] < 1
+    lines = engine.wait_lines("counter", 20)
+    assert lines == [str(n) for n in range(len(lines))], "the job must not notice"
+    engine.stop("counter")
+    before = engine.log("counter")
+    restored = engine.restore("latest:counter")
+    assert restored["incarnation"] == 1
+    engine.wait_lines("counter", 20)
+    again = [int(n) for n in engine.log("counter")[len(before) :]]
+    assert again == list(range(again[0], again[0] + len(again)))
+    assert again[0] < len(before), "it comes back at the snapshot, not at the kill"
+    engine.assert_clean()
+
+
+def test_take_restore_take_restore(engine: Engine) -> None:
+    counter(engine)
+    for generation in range(1, 4):
+        engine.take("counter")
+        engine.wait_lines("counter", 5)
+        engine.stop("counter")
+        assert engine.restore("latest:counter")["incarnation"] == generation
+        before = engine.log("counter")
+        after = engine.wait_lines("counter", 10)
+        assert int(after[-1]) - int(after[len(before)]) == len(after) - len(before) - 1
+    engine.assert_clean()
+
+
+def test_three_snapshots_are_restored_separately(engine: Engine) -> None:
+    counter(engine)
+    taken = []
+    for _ in range(3):
+        taken.append(engine.take("counter")["snapshot"])
+        engine.wait_lines("counter", 30)
+    engine.stop("counter")
+    firsts = []
+    for snapshot in taken:
+        before = len(engine.log("counter"))
+        engine.restore(snapshot)
+        engine.wait_lines("counter", 5)
+        firsts.append(int(engine.log("counter")[before]))
+        engine.stop("counter")
+    assert firsts == sorted(firsts)
+    assert firsts[0] < firsts[1] < firsts[2]
+
+
+def test_stop_kills_the_job_when_its_snapshot_is_durable(engine: Engine) -> None:
+    counter(engine)
+    report = engine.take("counter", "--stop")
+    assert report["stopped_job"]
+    assert report["pause_seconds"] is None
+    assert engine.ok("verify", report["snapshot"], "--json").json["ok"]
+    eventually("the job is gone", lambda: engine.ok("ps", "--json").json["jobs"] == [])
+    before = len(engine.log("counter"))
+    engine.restore(report["snapshot"])
+    engine.wait_lines("counter", 5)
+    lines = [int(n) for n in engine.log("counter")]
+    assert lines == list(range(len(lines))), "not a line is lost or doubled"
+    assert before < len(lines)
+
+
+def test_restore_is_refused_while_the_job_runs(engine: Engine) -> None:
+    counter(engine)
+    engine.take("counter")
+    done = engine.run("restore", "latest:counter", "--json")
+    assert done.code == 3
+    assert done.json["code"] == "job-runs"
+    engine.wait_lines("counter", 5)
+
+
+def test_a_tree_that_we_did_not_start(engine: Engine) -> None:
+    log = engine.folder / "plain.log"
+    with log.open("ab") as file:
+        process = engine.other_process(
+            [sys.executable, "-u", "-c", COUNTER], stdout=file, stderr=file, stdin=-3, start_new_session=True
+        )
+    eventually("it counts", lambda: log.read_text().count("\n") > 5)
+    engine.ok("take", "--pid", str(process.pid), "plain")
+    time.sleep(0.2)
+    assert process.poll() is None
+    process.kill()
+    process.wait()
+    before = len(log.read_text().splitlines())
+    engine.restore("latest:plain")
+    eventually("it counts again", lambda: len(log.read_text().splitlines()) > before + 5)
+    again = [int(n) for n in log.read_text().splitlines()[before:]]
+    assert again == list(range(again[0], again[0] + len(again)))
+
+
+def test_stopped_tasks_stay_stopped(engine: Engine) -> None:
+    engine.job("sleeper", ["sh", "-c", "sleep 1000 & kill -STOP $!; while :; do date +%N; sleep 0.05; done"])
+    engine.wait_lines("sleeper", 3)
+    root = engine.root("sleeper")
+    assert "T" in states(root).values()
+    engine.take("sleeper")
+    engine.wait_lines("sleeper", 3)
+    assert list(states(root).values()).count("T") == 1
+    engine.stop("sleeper")
+    pid = engine.restore("latest:sleeper")["pid"]
+    engine.wait_lines("sleeper", 3)
+    assert list(states(pid).values()).count("T") == 1
+
+
+def test_a_job_that_ends_while_its_shadow_is_read(engine: Engine) -> None:
+    """The snapshot of a job that crashes right after the pause is the one that is needed."""
+    work = "x = bytearray(range(256)) * (1 << 20); print(0, flush=True); time.sleep(3); print(len(x))"
+    code = f"import time; {work}"
+    engine.job("short", [sys.executable, "-u", "-c", code])
+    eventually("it began", lambda: engine.log("short") == ["0"])
+    process = engine.start("take", "short", stdout=-3, stderr=-3)
+    eventually("its shadow is read", shadows.find_shadows)
+    os.kill(engine.root("short"), signal.SIGKILL)
+    assert process.wait(60) == 0
+    assert engine.run("wait", "short").code == 128 + signal.SIGKILL
+    engine.assert_clean()
+    engine.restore("latest:short")
+    engine.ok("wait", "short")
+    assert engine.log("short") == ["0", str(256 << 20)]

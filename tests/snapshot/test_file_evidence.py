@@ -1,0 +1,166 @@
+"""What is known of files: build-ids, digests, and when a digest counts."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from cw_snapshot.snapshot import file_evidence
+from cw_snapshot.snapshot.file_evidence import FileRecord, SharedFileMissedError
+from cw_snapshot.snapshot.file_restore import (
+    FilesDifferError,
+    ImageEdit,
+    apply,
+    decide_all,
+    observe,
+    refuse_if_needed,
+)
+from cw_snapshot.snapshot.file_rules import Act, FilePolicy
+
+ROOT = Path("/")
+
+
+def record(path: Path, flags: int = 1, **more: object) -> FileRecord:
+    size = path.stat().st_size
+    made = FileRecord(1, str(path), flags, pos=size, size=size, mode=path.stat().st_mode)
+    return replace(made, **more)  # type: ignore[arg-type]
+
+
+def evidence(path: Path, flags: int = 1, mapped: bool = False) -> FileRecord:
+    found = file_evidence.at_stop([record(path, flags)], ROOT, {str(path)} if mapped else set())
+    return file_evidence.after_go(found.records, ROOT, {1} if mapped else set())[0]
+
+
+def test_build_id_is_that_of_the_toolchain(tmp_path: Path) -> None:
+    source = tmp_path / "x.c"
+    source.write_text("int x;")
+    library = tmp_path / "x.so"
+    identity = "0123456789abcdef0123456789abcdef01234567"
+    command = ["gcc", "-shared", "-fPIC", f"-Wl,--build-id=0x{identity}", "-o", library, source]
+    subprocess.run(command, check=True)
+    assert file_evidence.build_id(library) == identity
+    assert file_evidence.build_id(source) == ""
+
+
+def test_digest_of_a_prefix(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_text("abc")
+    before = evidence(path)
+    assert before.digest
+    with path.open("a") as file:
+        file.write("def")
+    now = observe(before)
+    assert now.size == 6
+    assert now.same_prefix
+    path.write_text("aXcdef")
+    assert observe(before).same_prefix is False
+
+
+def test_a_file_that_changes_while_it_is_digested_is_not_known(tmp_path: Path) -> None:
+    path = tmp_path / "big"
+    path.write_bytes(os.urandom((1 << 20) + 1))
+    stopped = file_evidence.at_stop([record(path)], ROOT, set()).records
+    assert stopped[0].digest == "", "too large to be read during the stop"
+    assert file_evidence.after_go(stopped, ROOT, set())[0].digest
+    path.write_bytes(b"changed")
+    assert file_evidence.after_go(stopped, ROOT, set())[0].digest == ""
+
+
+def test_times_prove_nothing_for_a_mapped_file(tmp_path: Path) -> None:
+    path = tmp_path / "mapped"
+    path.write_bytes(bytes((1 << 20) + 1))
+    seen = evidence(path, mapped=True)
+    assert seen.mapped
+    assert seen.digest == "", "it can change while it is read and show the same times"
+    assert decide_all([seen], FilePolicy.REFUSE)[0].act is Act.REFUSE
+
+
+def test_a_file_that_was_mapped_in_the_last_moment(tmp_path: Path) -> None:
+    on_disk = tmp_path / "mapped"
+    on_disk.write_bytes(b"x")
+    seen = file_evidence.at_stop([record(on_disk, flags=0)], ROOT, set()).records
+    assert file_evidence.after_go(seen, ROOT, {1})[0].digest == "", "its content can't be proved"
+    in_memory = Path(f"/dev/shm/cw-test-late-{os.getpid()}")
+    in_memory.write_bytes(b"x")
+    try:
+        seen = file_evidence.at_stop([record(in_memory, flags=0)], ROOT, set()).records
+        with pytest.raises(SharedFileMissedError):
+            file_evidence.after_go(seen, ROOT, {1})
+    finally:
+        in_memory.unlink()
+
+
+def test_files_on_a_tmpfs_are_carried() -> None:
+    path = Path(f"/dev/shm/cw-test-{os.getpid()}")
+    path.write_bytes(b"shared")
+    try:
+        found = file_evidence.at_stop([record(path), record(path, flags=0, id=2)], ROOT, set())
+        assert found.carried == {"file/0": b"shared"}
+        assert [r.carried for r in found.records] == ["file/0", "file/0"], "one file, whoever opened it"
+        path.unlink()
+        decisions = decide_all(found.records, FilePolicy.REFUSE)
+        assert [d.act for d in decisions] == [Act.CREATE, Act.CREATE]
+        apply(decisions, carried=lambda r: found.carried[r.carried], redirect_to=None, tag="t")
+        assert path.read_bytes() == b"shared"
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def test_rewind_saves_the_tail(tmp_path: Path) -> None:
+    path = tmp_path / "out"
+    path.write_text("before")
+    seen = evidence(path)
+    path.write_text("before and after")
+    decisions = decide_all([seen], FilePolicy.REWIND)
+    edits, notes = apply(decisions, carried=lambda r: b"", redirect_to=None, tag="snap")
+    assert path.read_text() == "before"
+    assert (tmp_path / "out.cw-tail-snap").read_text() == " and after"
+    assert edits == {}
+    assert "out.cw-tail-snap" in notes[0]
+
+
+def test_keep_goes_on_at_the_new_end(tmp_path: Path) -> None:
+    path = tmp_path / "out"
+    path.write_text("before")
+    sequential = evidence(path)
+    elsewhere = replace(sequential, id=2, pos=3)
+    path.write_text("before and after")
+    edits, _ = apply(
+        decide_all([sequential, elsewhere], FilePolicy.KEEP), carried=lambda r: b"", redirect_to=None, tag="t"
+    )
+    assert edits == {1: ImageEdit(any_size=True, pos=16), 2: ImageEdit(any_size=True)}
+    assert path.read_text() == "before and after"
+
+
+def test_redirect_copies_the_file_as_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "out"
+    path.write_text("before")
+    seen = evidence(path)
+    path.write_text("before and after")
+    target = tmp_path / "elsewhere"
+    edits, _ = apply(
+        decide_all([seen], FilePolicy.REDIRECT), carried=lambda r: b"", redirect_to=target, tag="t"
+    )
+    copy = target / str(path).lstrip("/")
+    assert copy.read_text() == "before"
+    assert path.read_text() == "before and after"
+    assert edits == {1: ImageEdit(name=str(copy))}
+
+
+def test_a_refusal_lists_every_file(tmp_path: Path) -> None:
+    paths = [tmp_path / "one", tmp_path / "two"]
+    for path in paths:
+        path.write_text("before")
+    seen = [replace(evidence(path), id=index) for index, path in enumerate(paths)]
+    paths[0].write_text("before and after")
+    paths[1].unlink()
+    with pytest.raises(FilesDifferError) as caught:
+        refuse_if_needed(decide_all(seen, FilePolicy.REFUSE), ["/nowhere"])
+    text = "\n".join(caught.value.evidence)
+    assert "one: it grew from 6 to 16 bytes" in text
+    assert "two: it does not exist" in text
+    assert "/nowhere" in text
