@@ -12,6 +12,10 @@ import sys
 
 def main() -> None:
     if not sys.flags.isolated:
+        # numpy would start a thread per processor for linear algebra that is never done. The jobs
+        # that we start must not inherit it: coordinator/start.py looks at the second variable.
+        if "OPENBLAS_NUM_THREADS" not in os.environ:
+            os.environ |= {"OPENBLAS_NUM_THREADS": "1", "CW_SNAPSHOT_OWN_OPENBLAS": "1"}
         os.execv(sys.executable, [sys.executable, "-I", "-m", "cw_snapshot.cli", *sys.argv[1:]])
     from cw_snapshot.cli.main import run
 

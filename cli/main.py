@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import os
 import traceback
-from importlib.metadata import version
 
 import click
 
@@ -53,7 +52,7 @@ class _Commands(click.Group):
 @click.group(
     cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
 )
-@click.version_option(version("cw-snapshot"), prog_name="cw-snapshot")
+@click.version_option(package_name="cw-snapshot", prog_name="cw-snapshot")
 def main() -> None:
     """Transparent snapshots of running training jobs.
 

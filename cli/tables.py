@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rich.console import Console
-from rich.table import Table
-
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
@@ -21,6 +18,9 @@ def size_text(count: float) -> str:
 
 def print_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """A table on stdout; never cut when stdout is not a terminal."""
+    from rich.console import Console
+    from rich.table import Table
+
     console = Console(soft_wrap=True, highlight=False, markup=False)
     table = Table(box=None, pad_edge=False, show_edge=False)
     for index, head in enumerate(heads):

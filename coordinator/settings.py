@@ -1,24 +1,23 @@
 """Settings: /etc/cw-snapshot/config.yaml, then CW_SNAPSHOT_* variables, then flags.
 
-Secrets never come by argv.
+Secrets never come by argv. Every command reads them, so this stays light: a dataclass.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Any
-
-import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from typing import Any
 
 from cw_snapshot.errors import CwError, ExitCode
 
 CONFIG_FILE = Path("/etc/cw-snapshot/config.yaml")
 _PREFIX = "CW_SNAPSHOT_"
+_MOST_THREADS = 1024
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|)")
 _UNIT_SECONDS = {"ms": 0.001, "": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -38,30 +37,39 @@ def parse_duration(text: Any) -> timedelta:
 
     :raises ValueError: for anything else.
     """
-    if isinstance(text, timedelta):
-        return text
     match = _DURATION.fullmatch(str(text).strip())
     if not match:
         raise ValueError(f"{text!r} is not a duration such as 500ms, 5s or 2m")
     return timedelta(seconds=float(match.group(1)) * _UNIT_SECONDS[match.group(2)])
 
 
-Duration = Annotated[timedelta, BeforeValidator(parse_duration)]
+def _parse_threads(text: Any) -> int:
+    count = int(str(text))
+    if not 1 <= count <= _MOST_THREADS:
+        raise ValueError(f"{text!r} is not a number from 1 to {_MOST_THREADS}")
+    return count
 
 
-class Settings(BaseModel):
+@dataclass(frozen=True, slots=True)
+class Settings:
     """Everything that can be set."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     state_dir: Path = Path("/var/lib/cw-snapshot")
     """Jobs, operations and logs; 0700."""
     repository: str | None = None
     """Where snapshots are stored: a path, or later an s3:// URL."""
-    max_pause: Duration = timedelta(seconds=5)
+    max_pause: timedelta = timedelta(seconds=5)
     """A take whose pause would be, or gets, longer is given up; the job goes on."""
-    threads: int = Field(default_factory=lambda: max(1, (os.cpu_count() or 1)), ge=1, le=1024)
+    threads: int = field(default_factory=lambda: os.cpu_count() or 1)
     """Threads that read, compress and store pages."""
+
+
+_PARSERS: dict[str, Callable[[Any], Any]] = {
+    "state_dir": Path,
+    "repository": str,
+    "max_pause": parse_duration,
+    "threads": _parse_threads,
+}
 
 
 def load_settings(
@@ -69,22 +77,44 @@ def load_settings(
 ) -> Settings:
     """Read the configuration file and lay the environment and the flags over it."""
     path = config or Path(environment.get("CW_SNAPSHOT_CONFIG", CONFIG_FILE))
-    values: dict[str, Any] = {}
-    if path.exists():
-        try:
-            values = yaml.safe_load(path.read_text()) or {}
-        except yaml.YAMLError as error:
-            raise SettingsError(evidence=[f"{path}: {error}"]) from error
-        if not isinstance(values, dict):
-            raise SettingsError(evidence=[f"{path}: is no mapping"])
-    elif config is not None or "CW_SNAPSHOT_CONFIG" in environment:
-        raise SettingsError(evidence=[f"{path}: does not exist"])
-    for name in Settings.model_fields:
-        if (value := environment.get(_PREFIX + name.upper())) is not None:
-            values[name] = value
-    values.update({k: v for k, v in overrides.items() if v is not None})
+    required = config is not None or "CW_SNAPSHOT_CONFIG" in environment
+    values = {name: (value, str(path)) for name, value in _read_config(path, required=required).items()}
+    for known in fields(Settings):
+        variable = _PREFIX + known.name.upper()
+        if variable in environment:
+            values[known.name] = environment[variable], variable
+    values |= {name: (value, f"--{name}") for name, value in overrides.items() if value is not None}
+    return Settings(**_parsed(values))
+
+
+def _read_config(path: Path, *, required: bool) -> dict[str, Any]:
+    if not path.exists():
+        if required:
+            raise SettingsError(evidence=[f"{path}: does not exist"])
+        return {}
+    import yaml
+
     try:
-        return Settings.model_validate(values)
-    except ValidationError as error:
-        lines = [f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()]
-        raise SettingsError(evidence=lines) from error
+        values = yaml.safe_load(path.read_text()) or {}
+    except yaml.YAMLError as error:
+        raise SettingsError(evidence=[f"{path}: {error}"]) from error
+    if not isinstance(values, dict):
+        raise SettingsError(evidence=[f"{path}: is no mapping"])
+    return values
+
+
+def _parsed(values: Mapping[str, tuple[Any, str]]) -> dict[str, Any]:
+    """Parse every value; all mistakes are reported at once, each with its source."""
+    found, mistakes = {}, []
+    for name, (value, source) in values.items():
+        if name not in _PARSERS:
+            known = ", ".join(_PARSERS)
+            mistakes.append(f"{source}: there is no setting {name!r}; there are {known}")
+            continue
+        try:
+            found[name] = _PARSERS[name](value)
+        except (TypeError, ValueError) as error:
+            mistakes.append(f"{source}: {name}: {error}")
+    if mistakes:
+        raise SettingsError(evidence=mistakes)
+    return found

@@ -135,4 +135,7 @@ def start_job(store: JobStore, request: StartRequest, environment: Mapping[str, 
 
 def caller_environment() -> dict[str, str]:
     """Our own environment without what belongs to cw-snapshot."""
-    return {k: v for k, v in os.environ.items() if not k.startswith("CW_SNAPSHOT_")}
+    kept = {k: v for k, v in os.environ.items() if not k.startswith("CW_SNAPSHOT_")}
+    if "CW_SNAPSHOT_OWN_OPENBLAS" in os.environ:
+        kept.pop("OPENBLAS_NUM_THREADS", None)
+    return kept

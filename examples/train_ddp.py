@@ -1,10 +1,10 @@
 """A small DDP training that is hard to snapshot: every kind of state that a resume can get wrong.
 
 Several ranks over gloo, AdamW, dropout (the RNG state), a shuffling DataLoader with persistent
-worker processes (queues, shared memory, semaphores), and a board in named shared memory whose
-content goes into every loss. It knows nothing of snapshots. Each rank
+worker processes (queues, shared memory, semaphores), with --board also a block of named shared
+memory whose content goes into every loss. It knows nothing of snapshots. Each rank
 writes one line a step: `rank step loss`, the loss as a hexadecimal float, so that two runs can be
-compared bit by bit; the last line is a hash of the parameters.
+compared bit by bit; the last line is a hash of the parameters. With --times the wall clock follows.
 
     torchrun --nproc-per-node 2 train_ddp.py --out FOLDER [--steps 300] [--width 512] [--workers 2]
 """
@@ -40,6 +40,8 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=512)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--sleep", type=float, default=0.0, help="seconds between steps")
+    parser.add_argument("--board", action="store_true", help="keep a number in named shared memory")
+    parser.add_argument("--times", action="store_true", help="write the time of each step too")
     args = parser.parse_args()
 
     torch.set_num_threads(1)
@@ -70,8 +72,8 @@ def main() -> None:
 
     args.out.mkdir(parents=True, exist_ok=True)
     # A block of /dev/shm with a name: what a job of several programs would share.
-    board = SharedMemory(create=True, size=1 << 16)
-    scale = torch.frombuffer(board.buf, dtype=torch.float64, count=1)
+    board = SharedMemory(create=True, size=1 << 16) if args.board else None
+    scale = torch.frombuffer(board.buf if board else bytearray(8), dtype=torch.float64, count=1)
     scale[0] = 1.0
     with Path(args.out / f"losses.{rank}").open("a", buffering=1) as out:
         step = epoch = 0
@@ -85,7 +87,8 @@ def main() -> None:
                 optimizer.step()
                 step += 1
                 scale[0] = 1.0 + step / 1e6
-                out.write(f"{rank} {step} {loss.item().hex()}\n")
+                when = f" {time.time():.6f}" if args.times else ""
+                out.write(f"{rank} {step} {loss.item().hex()}{when}\n")
                 if args.sleep:
                     time.sleep(args.sleep)
                 if step == args.steps:
@@ -93,8 +96,9 @@ def main() -> None:
         out.write(f"{rank} final {parameters_hash(model)}\n")
     dist.destroy_process_group()
     del scale
-    board.close()
-    board.unlink()
+    if board is not None:
+        board.close()
+        board.unlink()
 
 
 if __name__ == "__main__":

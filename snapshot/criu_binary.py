@@ -6,7 +6,7 @@ started through that folder's own dynamic loader; see `scripts/criu-bundle`.
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import os
 import re
 import shutil
@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from cw_snapshot.errors import CwError, ExitCode
 
@@ -132,15 +133,24 @@ def find_criu() -> Criu:
 
 
 @cache
-def load_pycriu() -> ModuleType:
-    """Import pycriu from beside the criu in use, and nothing else from that folder."""
+def load_pycriu() -> None:
+    """Make `pycriu.rpc_pb2` and `pycriu.images.*_pb2` of the criu in use importable.
+
+    Only its generated messages are used. The packages themselves are not run: they import what
+    does not work with every protobuf, and take 0.1 s for it.
+    """
     folder = find_criu().pycriu
-    spec = importlib.util.spec_from_file_location(
-        "pycriu", folder / "__init__.py", submodule_search_locations=[str(folder)]
-    )
-    if spec is None or spec.loader is None:
-        raise CriuMissingError(evidence=[f"{folder} is no Python package"])
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["pycriu"] = module
-    spec.loader.exec_module(module)
-    return module
+    for name, path in (("pycriu", folder), ("pycriu.images", folder / "images")):
+        package = ModuleType(name)
+        package.__path__ = [str(path)]
+        sys.modules[name] = package
+    # The messages of images import one another by bare names, as pycriu itself arranges.
+    if str(folder / "images") not in sys.path:
+        sys.path.append(str(folder / "images"))
+
+
+@cache
+def rpc() -> Any:
+    """criu's RPC messages, rpc.proto."""
+    load_pycriu()
+    return importlib.import_module("pycriu.rpc_pb2")

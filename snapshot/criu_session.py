@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from cw_snapshot.errors import CwError, ExitCode
-from cw_snapshot.snapshot.criu_binary import load_pycriu
+from cw_snapshot.snapshot.criu_binary import rpc
 
 _DATAGRAM_BYTES = 1 << 20
 _REAP_SECONDS = 10
@@ -103,7 +103,7 @@ class CriuSession:
         self._connection = connection
         self._what = what
         self._log = log
-        self._rpc = load_pycriu().rpc_pb2
+        self._rpc = rpc()
         self._ended = False
 
     def fileno(self) -> int:

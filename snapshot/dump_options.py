@@ -6,7 +6,7 @@ import os
 from typing import Any
 
 from cw_snapshot.snapshot import procfs
-from cw_snapshot.snapshot.criu_binary import load_pycriu
+from cw_snapshot.snapshot.criu_binary import rpc
 from cw_snapshot.snapshot.tree import Member
 
 _LOG_LEVEL = int(os.environ.get("CW_SNAPSHOT_CRIU_LOG_LEVEL", "2"))
@@ -17,8 +17,7 @@ _GHOST_LIMIT = (1 << 32) - 1
 
 
 def _common(images_fd: int, log: str) -> Any:
-    rpc = load_pycriu().rpc_pb2
-    return rpc.criu_opts(
+    return rpc().criu_opts(
         images_dir_fd=-1,
         # The folder is inherited: a path would have to exist in the job's mount namespace too.
         images_dir=f"/proc/self/fd/{images_fd}",
@@ -26,7 +25,7 @@ def _common(images_fd: int, log: str) -> Any:
         log_file=log,
         notify_scripts=True,
         tcp_established=True,
-        network_lock=rpc.NFTABLES,
+        network_lock=rpc().NFTABLES,
         ext_unix_sk=True,
         file_locks=True,
         link_remap=True,
@@ -49,12 +48,11 @@ def dump_options(root: Member, images_fd: int, *, unprivileged: bool) -> Any:
 
 def restore_options(images_fd: int, *, shell_job: bool) -> Any:
     """Options to restore a tree as the child of criu's parent (cw-init)."""
-    rpc = load_pycriu().rpc_pb2
     options = _common(images_fd, "restore.log")
     # A sibling of criu survives criu's end even where it asked to die with its parent.
     options.rst_sibling = True
     options.shell_job = shell_job
     # The tasks stay in the cgroup of cw-init: the one of the new allocation.
     options.manage_cgroups = True
-    options.manage_cgroups_mode = rpc.IGNORE
+    options.manage_cgroups_mode = rpc().IGNORE
     return options

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from cw_snapshot.errors import CwError
 from cw_snapshot.snapshot import procfs
-from cw_snapshot.snapshot.criu_binary import Criu, find_criu, load_pycriu
+from cw_snapshot.snapshot.criu_binary import Criu, find_criu, rpc
 from cw_snapshot.snapshot.findings import Finding, Severity
 from cw_snapshot.snapshot.native import NativePartsMissingError, native_dir
 from cw_snapshot.snapshot.pagemap import supported_categories
@@ -128,7 +128,7 @@ def check_criu() -> Iterable[Finding]:
         yield _fail("criu-check", "criu does not work on this kernel", printed, "use a newer criu")
     yield from _criu_features(criu)
     try:
-        load_pycriu()
+        rpc()
         yield _ok("pycriu", f"pycriu at {criu.pycriu}")
     except Exception as error:  # whatever an import of a foreign package raises
         yield _fail("pycriu", "pycriu can't be imported", f"{criu.pycriu}: {error}", "pip install protobuf")

@@ -1,13 +1,8 @@
-"""Reading a process's private memory, and pouring it into a restored one.
-
-Both go through /proc/PID/mem, which reads mappings without read permission and writes read-only
-private ones (FOLL_FORCE): relocated library data needs that.
-"""
+"""Reading a process's private memory, and pouring it into a restored one."""
 
 from __future__ import annotations
 
 import errno
-import os
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,6 +10,7 @@ from dataclasses import dataclass
 from cw_snapshot.errors import CwError, ExitCode
 from cw_snapshot.snapshot.images import Vma
 from cw_snapshot.snapshot.pagemap import Pagemap, Runs, join
+from cw_snapshot.snapshot.vm_io import Buffer, ProcessMemory
 
 _ZERO_BYTES = 1 << 20
 
@@ -37,16 +33,11 @@ class PourFailedError(CwError):
     exit_code = ExitCode.ABORTED
 
 
-def _read_fully(fd: int, start: int, buffer: memoryview, pid: int) -> None:
-    done = 0
-    while done < len(buffer):
-        try:
-            count = os.preadv(fd, [buffer[done:]], start + done)
-        except OSError as error:
-            raise MemoryUnreadableError(pid=pid, address=start + done, why=error.strerror) from error
-        if count == 0:  # no address space any more: the process is dead
-            raise MemoryUnreadableError(pid=pid, address=start + done, why="the process has died")
-        done += count
+def _read(memory: ProcessMemory, start: int, buffer: memoryview) -> None:
+    try:
+        memory.read_into(start, buffer)
+    except OSError as error:
+        raise MemoryUnreadableError(pid=memory.pid, address=start, why=error.strerror) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,16 +59,16 @@ Spans = Sequence[tuple[int, int]]
 def save_regions(pid: int, spans: Spans) -> list[SavedRegion]:
     """Read the private pages of some mappings of a stopped process."""
     regions = []
-    fd = os.open(f"/proc/{pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
+    memory = ProcessMemory(pid)
     try:
         with Pagemap(pid) as pagemap:
             for begin, end in spans:
                 for start, size in pagemap.private_pages(begin, end):
                     data = bytearray(size)
-                    _read_fully(fd, start, memoryview(data), pid)
+                    _read(memory, start, memoryview(data))
                     regions.append(SavedRegion(start, bytes(data)))
     finally:
-        os.close(fd)
+        memory.close()
     return regions
 
 
@@ -105,7 +96,7 @@ class ProcessPages:
         self._saved_starts = [r.start for r in self._saved]
         self._still_valid = still_valid
         self._release = release
-        self._fd = os.open(f"/proc/{pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
+        self._memory = ProcessMemory(pid)
         with Pagemap(pid) as pagemap:
             here = [run for span in spans for run in pagemap.private_pages(*span)]
         self._runs: Runs = sorted(join(here) + [(r.start, len(r.data)) for r in self._saved])
@@ -128,7 +119,7 @@ class ProcessPages:
             else:
                 following = self._saved_starts[index + 1] if index + 1 < len(self._saved) else end
                 stop = min(end, following)
-                _read_fully(self._fd, at, buffer[at - start : stop - start], self._pid)
+                _read(self._memory, at, buffer[at - start : stop - start])
             at = stop
 
     def finish(self) -> None:
@@ -138,10 +129,8 @@ class ProcessPages:
             raise MemoryUnreadableError(pid=self._pid, address=0, why="its shadow died while it was read")
 
     def close(self) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
-            self._release()
+        self._memory.close()
+        self._release()
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,44 +144,45 @@ class Kept:
 class ProcessSink:
     """A restored process that criu still holds, into which pages are poured (its PageSink).
 
-    :param mem: path of its `mem` file.
+    :param pid: as we see it.
     :param mappings: its mappings, from the images.
     :param kept: areas to leave alone: each thread's rseq area, which the kernel writes.
     """
 
-    def __init__(self, pid: int, mem: str, mappings: Sequence[Vma], kept: Sequence[Kept] = ()) -> None:
-        self._pid = pid
-        self._fd = os.open(mem, os.O_WRONLY | os.O_CLOEXEC)
+    def __init__(self, pid: int, mappings: Sequence[Vma], kept: Sequence[Kept] = ()) -> None:
+        self._memory = ProcessMemory(pid, writable=True)
         self._mappings = list(mappings)
         self._starts = [v.start for v in self._mappings]
         self._kept = sorted(kept, key=lambda k: k.start)
 
     def close(self) -> None:
-        os.close(self._fd)
+        self._memory.close()
 
-    def _write(self, start: int, data: memoryview | bytes) -> None:
-        view = memoryview(data)
-        done = 0
-        while done < len(view):
-            try:
-                count = os.pwrite(self._fd, view[done:], start + done)
-            except OSError as error:
-                why = "no such mapping" if error.errno == errno.EIO else error.strerror
-                raise PourFailedError(pid=self._pid, address=start + done, why=why) from error
-            if count == 0:
-                raise PourFailedError(pid=self._pid, address=start + done, why="the process has died")
-            done += count
+    def write(self, start: int, parts: Sequence[Buffer]) -> None:
+        end = start + sum(map(len, parts))
+        if any(k.start < end and start < k.start + k.size for k in self._kept):
+            self._write_around(start, memoryview(b"".join(parts)))
+        else:
+            self._write(start, parts)
 
-    def write(self, start: int, data: memoryview) -> None:
+    def _write(self, start: int, parts: Sequence[Buffer]) -> None:
+        try:
+            self._memory.write(start, parts)
+        except OSError as error:
+            why = "no such mapping" if error.errno == errno.EIO else error.strerror
+            raise PourFailedError(pid=self._memory.pid, address=start, why=why) from error
+
+    def _write_around(self, start: int, data: memoryview) -> None:
+        """Write all but the bytes that are kept."""
         end, at = start + len(data), start
         for kept in self._kept:
             if kept.start >= end or kept.start + kept.size <= at:
                 continue
             if kept.start > at:
-                self._write(at, data[at - start : kept.start - start])
+                self._write(at, [data[at - start : kept.start - start]])
             at = kept.start + kept.size
         if at < end:
-            self._write(at, data[at - start :])
+            self._write(at, [data[at - start :]])
 
     def zero(self, start: int, nbytes: int) -> None:
         """A new anonymous mapping is zero already; a private file mapping shows its file there,
@@ -212,5 +202,5 @@ class ProcessSink:
         zeros = memoryview(bytes(min(end - start, _ZERO_BYTES)))
         while start < end:
             size = min(end - start, len(zeros))
-            self.write(start, zeros[:size])
+            self.write(start, [zeros[:size]])
             start += size

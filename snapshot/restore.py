@@ -42,6 +42,7 @@ from cw_snapshot.snapshot.findings import Finding, refusals
 from cw_snapshot.snapshot.launch import OFFERED_STDIO, Launched, host_pid, launch_restorer
 from cw_snapshot.snapshot.memory import Kept, ProcessSink
 from cw_snapshot.snapshot.skeleton import forget_death_signal, outside_pipes, pid_floor, rseq_areas
+from cw_snapshot.snapshot.vm_io import Buffer
 from cw_snapshot.snapshot.work_folder import WorkFolder
 
 _ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "XDG_RUNTIME_DIR": "/run"}
@@ -84,11 +85,13 @@ class FileSink:
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         os.ftruncate(self._fd, size)
 
-    def write(self, start: int, data: memoryview) -> None:
-        view = memoryview(data)[: max(0, self._size - start)]
-        done = 0
-        while done < len(view):
-            done += os.pwrite(self._fd, view[done:], start + done)
+    def write(self, start: int, parts: Sequence[Buffer]) -> None:
+        for part in parts:
+            view = memoryview(part)[: max(0, self._size - start)]
+            done = 0
+            while done < len(view):
+                done += os.pwrite(self._fd, view[done:], start + done)
+            start += len(part)
 
     def zero(self, start: int, nbytes: int) -> None:
         """A new file is zero where nothing was written."""
@@ -206,16 +209,15 @@ class NodeRestore:
     def sinks(self) -> dict[str, ProcessSink]:
         """Where the pages of each process go, by stream name."""
         assert self.launched is not None
+        tasks = images.tasks(self._images)
+        restored = tree.find(host_pid(self.launched.init, tasks[0].ns_pid))
+        pids = {m.ns_pid: m.pid for m in restored.members}
         made = {}
-        for task in images.tasks(self._images):
+        for task in tasks:
             if images.has_memory(self._images, task.ns_pid):
                 kept = [Kept(start, size) for start, size in rseq_areas(self._images, task)]
-                sink = ProcessSink(
-                    task.ns_pid,
-                    f"/proc/{self.launched.init}/root/proc/{task.ns_pid}/mem",
-                    images.vmas(self._images, task.ns_pid),
-                    kept,
-                )
+                mappings = images.vmas(self._images, task.ns_pid)
+                sink = ProcessSink(pids[task.ns_pid], mappings, kept)
                 made[f"pages/{task.ns_pid}"] = sink
         self._sinks = list(made.values())
         return made

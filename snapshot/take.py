@@ -177,8 +177,9 @@ class NodeTake:
         self._work = work = WorkFolder(self._name)
         self._images.mkdir(mode=0o700)
         for member in self.tree.living:
-            self._foresight[member.ns_pid] = vm_flags.foresee(member.pid)
-            self._processes.append(describe.process(member))
+            with suppress(procfs.ProcessGoneError):  # jobs have short-lived children
+                self._foresight[member.ns_pid] = vm_flags.foresee(member.pid)
+                self._processes.append(describe.process(member))
         self._root_facts = describe.root_facts(self.tree.root)
         way = entrance(self.tree.root.pid)
         if way.as_user:

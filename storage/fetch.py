@@ -29,8 +29,6 @@ class Fetcher:
     ) -> Iterator[tuple[int, Bytes]]:
         """Row and bytes of every chunk of `read`. What comes out has the right hash, always.
 
-        The bytes are valid until the next one is asked for.
-
         :param on_damage: called for a damaged chunk, which is then left out; without it it is raised.
         """
         name = pack_name(self._index.packs[read.pack])

@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import Protocol
 
+from cw_snapshot.storage.pages import Bytes
+
 
 class PageSource(Protocol):
     """Pages to store, for example the memory of one stopped process.
@@ -53,10 +55,10 @@ class PageSink(Protocol):
     raises, the pour stops and its caller gets that error.
     """
 
-    def write(self, start: int, data: memoryview) -> None:
-        """Write `data` (whole pages) at address `start`.
+    def write(self, start: int, parts: Sequence[Bytes]) -> None:
+        """Write `parts` (whole pages each), one behind the other, at address `start`.
 
-        `data` must not be kept after returning. The last page of a file is padded with zeros: a
+        They must not be kept after returning. The last page of a file is padded with zeros: a
         sink for a file cuts it to the stream's size.
         """
         ...

@@ -32,9 +32,11 @@ class BytesSink:
         self._size = size
         self._data = bytearray(size)
 
-    def write(self, start: int, data: memoryview) -> None:
-        part = data[: self._size - start]
-        self._data[start : start + len(part)] = part
+    def write(self, start: int, parts: Sequence[Bytes]) -> None:
+        for part in parts:
+            kept = part[: self._size - start]
+            self._data[start : start + len(kept)] = kept
+            start += len(part)
 
     def zero(self, start: int, nbytes: int) -> None:
         pass  # it was made of zeros, and each page comes at most once

@@ -7,7 +7,7 @@ once and verified against its id before any sink sees it.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -31,7 +31,7 @@ from cw_snapshot.storage.manifest import (
     decode_manifest,
 )
 from cw_snapshot.storage.memory import BytesSink
-from cw_snapshot.storage.pages import PAGE_SIZE
+from cw_snapshot.storage.pages import PAGE_SIZE, Bytes
 from cw_snapshot.storage.pipeline import Monitor, run_crew
 from cw_snapshot.storage.plan import (
     ChunkTable,
@@ -135,7 +135,7 @@ class TreeReader:
         stops all threads and is raised.
 
         :param threads: threads that read, decompress and write. Each holds one read
-            (`limits.longest` bytes) and one chunk.
+            (`limits.longest` bytes) and its chunks, decompressed.
         :param progress: called by one thread at a time, with ascending numbers.
         :raises StreamMissingError: there is no stream of that name.
         :raises IntegrityError: what is stored can't be trusted.
@@ -166,13 +166,16 @@ class TreeReader:
                 bounds = deliveries.bounds[task.first : task.last + 1].tolist()
                 sink = deliveries.sink[bounds[0] : bounds[-1]].tolist()
                 start = deliveries.start[bounds[0] : bounds[-1]].tolist()
+                pieces: dict[int, list[Piece]] = {}
                 done = 0
                 for row, chunk in fetcher.chunks(task):
-                    data = memoryview(chunk)
                     here = row - task.first
                     for at in range(bounds[here] - bounds[0], bounds[here + 1] - bounds[0]):
-                        targets[sink[at]].write(start[at], data)
-                        done += len(data)
+                        pieces.setdefault(sink[at], []).append((start[at], chunk))
+                        done += len(chunk)
+                for number, found in pieces.items():
+                    for first, parts in join_pieces(found):
+                        targets[number].write(first, parts)
                 meter.add(done)
 
             return work
@@ -210,6 +213,27 @@ class TreeReader:
             what = f"chunk {id_hex(ids[wrong])} has another length in its pack"
             raise ManifestDamagedError(name=self._name, what=what)
         return table
+
+
+Piece = tuple[int, Bytes]
+"""Address and bytes of a chunk."""
+
+
+def join_pieces(pieces: list[Piece]) -> Iterator[tuple[int, list[Bytes]]]:
+    """Pieces that follow one another in memory as one write each: a call per chunk would cost
+    more than the copying."""
+    parts: list[Bytes] = []
+    begin = end = -1
+    for start, data in sorted(pieces, key=lambda piece: piece[0]):
+        if start != end and parts:
+            yield begin, parts
+            parts = []
+        if not parts:
+            begin = end = start
+        parts.append(data)
+        end += len(data)
+    if parts:
+        yield begin, parts
 
 
 class Meter:

@@ -17,7 +17,7 @@ from typing import Any
 
 from cw_snapshot.coordinator.jobs import JobStore
 from cw_snapshot.snapshot import procfs, shadows, tree, work_folder
-from cw_snapshot.snapshot.criu_binary import find_criu, load_pycriu
+from cw_snapshot.snapshot.criu_binary import find_criu, rpc
 
 COMMAND = Path(sys.prefix) / "bin" / "cw-snapshot"
 TRAIN = Path(__file__).parent.parent / "examples" / "train_ddp.py"
@@ -27,7 +27,7 @@ WAIT_SECONDS = 90
 @cache
 def require_criu() -> None:
     assert os.geteuid() == 0, "the root tier needs root"
-    load_pycriu()
+    rpc()
     works, printed = find_criu().check()
     assert works, f"criu does not work here: {printed}"
 
@@ -132,7 +132,7 @@ class Engine:
     def torch_job(self, name: str, out: Path, *options: str, workers: int = 2) -> None:
         """Start the DDP training of examples/ with torchrun."""
         launcher = [Path(sys.prefix) / "bin" / "torchrun", "--nproc-per-node", "2", TRAIN]
-        self.job(name, [*launcher, "--out", out, "--workers", str(workers), *options])
+        self.job(name, [*launcher, "--out", out, "--board", "--workers", str(workers), *options])
 
     def other_process(self, command: Sequence[str | Path], **popen: Any) -> subprocess.Popen[bytes]:
         """A process beside the engine, ended with the test."""

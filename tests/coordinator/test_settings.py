@@ -50,6 +50,12 @@ def test_durations(text: str, seconds: float) -> None:
     assert parse_duration(text).total_seconds() == seconds
 
 
+@pytest.mark.parametrize("text", ["0", "-1", "many", "5000"])
+def test_threads_that_make_no_sense(text: str) -> None:
+    with pytest.raises(SettingsError):
+        load_settings({"CW_SNAPSHOT_THREADS": text}, {})
+
+
 @pytest.mark.parametrize("text", ["", "5x", "-1s", "s"])
 def test_what_is_no_duration(text: str) -> None:
     with pytest.raises(ValueError, match="duration"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cw_snapshot.coordinator.start import free_port, is_torchrun, job_environment
+from cw_snapshot.coordinator.start import caller_environment, free_port, is_torchrun, job_environment
 
 
 def test_environment_for_plain_ranks_and_for_torchrun() -> None:
@@ -47,3 +47,13 @@ def test_torchrun(command: list[str], expected: bool) -> None:
 def test_the_port_is_free_and_below_the_ephemeral_ones() -> None:
     assert 20000 <= free_port("a") < 30000
     assert free_port("a") == free_port("a")
+
+
+def test_our_own_variables_do_not_reach_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CW_SNAPSHOT_STATE_DIR", "/x")
+    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "1")
+    assert caller_environment()["OPENBLAS_NUM_THREADS"] == "1", "the caller's own choice is kept"
+    monkeypatch.setenv("CW_SNAPSHOT_OWN_OPENBLAS", "1")
+    found = caller_environment()
+    assert "OPENBLAS_NUM_THREADS" not in found
+    assert not any(name.startswith("CW_SNAPSHOT_") for name in found)

@@ -110,11 +110,13 @@ class PageRecorder:
         self.zeros: set[int] = set()
         self._lock = threading.Lock()
 
-    def write(self, start: int, data: memoryview) -> None:
-        assert start % PAGE_SIZE == 0 and len(data) % PAGE_SIZE == 0 and len(data) > 0
+    def write(self, start: int, parts: Sequence[Bytes]) -> None:
+        assert start % PAGE_SIZE == 0 and parts
+        assert all(len(part) % PAGE_SIZE == 0 and len(part) > 0 for part in parts)
+        data = b"".join(parts)
         with self._lock:
             for at in range(0, len(data), PAGE_SIZE):
-                self._add(start + at, bytes(data[at : at + PAGE_SIZE]))
+                self._add(start + at, data[at : at + PAGE_SIZE])
 
     def zero(self, start: int, nbytes: int) -> None:
         assert start % PAGE_SIZE == 0 and nbytes % PAGE_SIZE == 0 and nbytes > 0

@@ -28,6 +28,6 @@ def test_a_source_gives_any_part() -> None:
 
 def test_a_sink_cuts_its_last_page() -> None:
     sink = BytesSink(5000)
-    sink.write(PAGE_SIZE, memoryview(b"b" * PAGE_SIZE))
+    sink.write(PAGE_SIZE, [memoryview(b"b" * PAGE_SIZE)])
     sink.zero(0, PAGE_SIZE)
     assert sink.value() == bytes(PAGE_SIZE) + b"b" * 904

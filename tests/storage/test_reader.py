@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -40,7 +41,7 @@ from cw_snapshot.storage.errors import (
 )
 from cw_snapshot.storage.manifest import Manifest, ManifestRef, Stream, encode_manifest
 from cw_snapshot.storage.memory import BytesSource
-from cw_snapshot.storage.pages import PAGE_SIZE
+from cw_snapshot.storage.pages import PAGE_SIZE, Bytes
 from cw_snapshot.storage.plan import ReadLimits
 from cw_snapshot.storage.reader import TreeReader
 from cw_snapshot.storage.repository import Repository
@@ -280,10 +281,10 @@ class Refused(Exception):  # noqa: N818
 @pytest.mark.parametrize("verb", ["write", "zero"])
 def test_a_sink_that_fails_stops_the_pour(repository: Repository, verb: str) -> None:
     class Failing(PageRecorder):
-        def write(self, start: int, data: memoryview) -> None:
+        def write(self, start: int, parts: Sequence[Bytes]) -> None:
             if verb == "write" and len(self.pages) > 100:
                 raise Refused(verb)
-            super().write(start, data)
+            super().write(start, parts)
 
         def zero(self, start: int, nbytes: int) -> None:
             if verb == "zero":
