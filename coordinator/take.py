@@ -41,7 +41,7 @@ _LEAST_MEMORY = 512 << 20
 class SnapshotLostError(CwError):
     """The snapshot was lost after the pause; the job runs on as before. Cause: {cause}
 
-    Fix: take again.
+    Fix: {fix}
     """
 
     exit_code = ExitCode.LOST
@@ -50,7 +50,7 @@ class SnapshotLostError(CwError):
 class TakeAbortedError(CwError):
     """The take was given up; the job runs on as before. Cause: {cause}
 
-    Fix: take again.
+    Fix: {fix}
     """
 
     exit_code = ExitCode.ABORTED
@@ -299,8 +299,9 @@ class _Take:
             raise InternalError(what=f"{type(error).__name__}: {error}; the job runs on") from error
         if error.exit_code is ExitCode.HARMED:
             raise error
+        told = {"cause": error.message, "evidence": error.evidence, "fix": error.fix or "take again."}
         if self._went:
-            raise SnapshotLostError(cause=error.message, evidence=error.evidence) from error
+            raise SnapshotLostError(**told) from error
         if error.exit_code is not ExitCode.ABORTED or self._request.stop:
-            raise TakeAbortedError(cause=error.message, evidence=error.evidence) from error
+            raise TakeAbortedError(**told) from error
         raise error

@@ -28,6 +28,16 @@ class LaunchFailedError(CwError):
     exit_code = ExitCode.USAGE
 
 
+class CommandNotExecutedError(CwError):
+    """{command} could not be executed: {why}. PATH is {search!r}.
+
+    Fix: give the program's full path, or put its folder on PATH before `run`; a script also
+    needs its interpreter and the executable bit, for the user of the job.
+    """
+
+    exit_code = ExitCode.USAGE
+
+
 class UnknownUserError(CwError):
     """There is no user {name!r}.
 
@@ -96,6 +106,9 @@ def _start(mode: str, options: Sequence[str], command: Sequence[str], **popen: o
     told = {w[0]: w[1:] for w in words if w}
     if "started" not in told or "init" not in told:
         errno, what = told.get("error", ["0", complaint or "cw-init ended"])
+        if what == "exec":
+            search = (popen.get("env") or os.environ).get("PATH", "")  # type: ignore[attr-defined]
+            raise CommandNotExecutedError(command=command[0], why=os.strerror(int(errno)), search=search)
         reason = f"{what}: {os.strerror(int(errno))}" if errno != "0" else what
         raise LaunchFailedError(command=command[0], why=reason)
     init = int(told["init"][0])

@@ -41,7 +41,13 @@ from cw_snapshot.snapshot.file_rules import Decision, FilePolicy
 from cw_snapshot.snapshot.findings import Finding, refusals
 from cw_snapshot.snapshot.launch import OFFERED_STDIO, Launched, host_pid, launch_restorer
 from cw_snapshot.snapshot.memory import Kept, ProcessSink
-from cw_snapshot.snapshot.skeleton import forget_death_signal, outside_pipes, pid_floor, rseq_areas
+from cw_snapshot.snapshot.skeleton import (
+    append_to_log,
+    forget_death_signal,
+    outside_pipes,
+    pid_floor,
+    rseq_areas,
+)
 from cw_snapshot.snapshot.vm_io import Buffer
 from cw_snapshot.snapshot.work_folder import WorkFolder
 
@@ -179,6 +185,8 @@ class NodeRestore:
 
     def skeleton(self) -> None:
         """Let criu rebuild the tree and hold it at post-restore."""
+        pipes = outside_pipes(self._images, self._metadata["stdio"])
+        append_to_log(self._images, {pipe for pipe, fd in pipes.items() if fd})
         tasks = images.tasks(self._images)
         used = {pid for t in tasks for pid in (t.ns_pid, t.pgid, t.sid, *t.threads)}
         images_fd = os.open(self._images, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -201,7 +209,7 @@ class NodeRestore:
             os.close(images_fd)
         self._session = CriuSession(ours, what="restore the job", log=self._images / "restore.log")
         options = restore_options(images_fd, shell_job=self._metadata["shell_job"])
-        for pipe, fd in outside_pipes(self._images, self._metadata["stdio"]).items():
+        for pipe, fd in pipes.items():
             options.inherit_fd.add(key=pipe, fd=OFFERED_STDIO + fd)
         self._session.request("RESTORE", options)
         self._session.until("post-restore", self._limits.skeleton)

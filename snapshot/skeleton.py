@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Mapping
 from itertools import pairwise
 from pathlib import Path
@@ -69,3 +70,15 @@ def outside_pipes(folder: Path, stdio: Mapping[str, str]) -> dict[str, int]:
             if len(ends.get(pipe_id, set())) == 1:
                 found[target] = int(fd)
     return found
+
+
+def append_to_log(folder: Path, pipes: Collection[str]) -> None:
+    """Give the ends of pipes that become our log O_APPEND: criu sets the flags of its image on
+    whatever descriptor it inherits (criu pipes.c, rst_file_params), and two incarnations, or
+    stdout and stderr, must not write over one another."""
+    path = folder / "files.img"
+    entries = images.load(path, "fdinfo", "file_entry")
+    for entry in entries:
+        if entry.HasField("pipe") and f"pipe:[{entry.pipe.pipe_id}]" in pipes:
+            entry.pipe.flags |= os.O_APPEND
+    images.store(path, entries)

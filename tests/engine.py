@@ -19,6 +19,9 @@ from cw_snapshot.coordinator.jobs import JobStore
 from cw_snapshot.snapshot import procfs, shadows, tree, work_folder
 from cw_snapshot.snapshot.criu_binary import find_criu, rpc
 
+COUNTER = "import itertools, time\nfor n in itertools.count(): print(n, flush=True); time.sleep(0.02)"
+"""A job that counts, one line each 20 ms."""
+
 COMMAND = Path(sys.prefix) / "bin" / "cw-snapshot"
 TRAIN = Path(__file__).parent.parent / "examples" / "train_ddp.py"
 WAIT_SECONDS = 90
@@ -97,6 +100,11 @@ class Engine:
     def job(self, name: str, command: Sequence[str | Path], *options: str, cwd: Path | None = None) -> None:
         self.ok("run", "--job-id", name, *options, "--", *command, cwd=cwd)
 
+    def counter(self, name: str = "counter") -> None:
+        """Start a job that counts, and wait for its first lines."""
+        self.job(name, [sys.executable, "-u", "-c", COUNTER])
+        self.wait_lines(name, 3)
+
     def take(self, name: str, *options: str) -> Any:
         return self.ok("take", name, "--json", *options).json
 
@@ -170,6 +178,12 @@ def states(root: int) -> dict[int, str]:
 def losses(out: Path) -> dict[int, list[str]]:
     """The lines of each rank of a training, in the order in which they were written."""
     return {int(p.suffix[1:]): p.read_text().splitlines() for p in sorted(out.glob("losses.*"))}
+
+
+def consecutive(lines: Sequence[str]) -> bool:
+    """Whether lines of a counter follow one another."""
+    numbers = [int(n) for n in lines]
+    return numbers == list(range(numbers[0], numbers[0] + len(numbers)))
 
 
 def steps(lines: Sequence[str]) -> list[int]:

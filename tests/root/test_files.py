@@ -1,0 +1,174 @@
+"""Files of a job that have changed between the snapshot and the restore."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from tests.engine import Engine, eventually
+
+pytestmark = pytest.mark.root
+
+# Writes lines into a file that is not opened for appending, and keeps reading another.
+WRITER = """
+import sys, time
+out = open(sys.argv[1], 'w', buffering=1)
+data = open(sys.argv[2])
+n = 0
+while True:
+    out.write(f'{n}\\n'); n += 1
+    time.sleep(0.01)
+"""
+
+
+def start(engine: Engine) -> tuple[Path, Path]:
+    out, data = engine.folder / "out.txt", engine.folder / "data.txt"
+    data.write_text("input")
+    engine.job("writer", [sys.executable, "-u", "-c", WRITER, out, data])
+    eventually("it writes", lambda: out.exists() and out.read_text().count("\n") > 10)
+    return out, data
+
+
+def taken_and_stopped(engine: Engine) -> tuple[Path, Path]:
+    out, data = start(engine)
+    engine.take("writer")
+    before = out.read_text().count("\n")
+    eventually("it writes on", lambda: out.read_text().count("\n") > before + 20)
+    engine.stop("writer")
+    return out, data
+
+
+def numbers(path: Path) -> list[int]:
+    return [int(line) for line in path.read_text().split("\n")[:-1]]
+
+
+def test_a_file_that_went_on_is_a_refusal_before_anything_is_made(engine: Engine) -> None:
+    out, _ = taken_and_stopped(engine)
+    content = out.read_bytes()
+    done = engine.run("restore", "latest:writer", "--json")
+    assert done.code == 3
+    assert done.json["code"] == "files-differ"
+    assert any(str(out) in line and "grew" in line for line in done.json["evidence"])
+    assert out.read_bytes() == content
+    assert engine.run("ps", "--json").json["jobs"] == []
+
+
+def test_rewind(engine: Engine) -> None:
+    out, _ = taken_and_stopped(engine)
+    before = out.read_bytes()
+    engine.restore("latest:writer", "--files", "rewind")
+    (tail,) = engine.folder.glob("out.txt.cw-tail-*")
+    eventually("it writes", lambda: out.stat().st_size > len(before) - tail.stat().st_size + 50)
+    engine.stop("writer")
+    found = numbers(out)
+    assert found == list(range(len(found))), "not a line is missing or doubled"
+    assert before.endswith(tail.read_bytes())
+
+
+def test_keep(engine: Engine) -> None:
+    out, _ = taken_and_stopped(engine)
+    before = numbers(out)
+    engine.restore("latest:writer", "--files", "keep")
+    eventually("it writes", lambda: len(numbers(out)) > len(before) + 10)
+    engine.stop("writer")
+    found = numbers(out)
+    assert found[: len(before)] == before, "later lines are kept"
+    after = found[len(before) :]
+    assert after == list(range(after[0], after[0] + len(after)))
+    assert after[0] < before[-1], "and the job goes on behind them from its snapshot"
+
+
+def test_redirect(engine: Engine) -> None:
+    out, _ = taken_and_stopped(engine)
+    before = out.read_bytes()
+    elsewhere = engine.folder / "elsewhere"
+    engine.restore("latest:writer", "--files", "redirect", str(elsewhere))
+    copy = elsewhere / str(out).lstrip("/")
+    size = copy.stat().st_size
+    eventually("it writes into the copy", lambda: copy.stat().st_size > size + 50)
+    engine.stop("writer")
+    assert out.read_bytes() == before
+    found = numbers(copy)
+    assert found == list(range(len(found)))
+
+
+def test_a_changed_input_is_always_a_refusal(engine: Engine) -> None:
+    _, data = taken_and_stopped(engine)
+    data.write_text("other")
+    done = engine.run("restore", "latest:writer", "--files", "keep", "--json")
+    assert done.code == 3
+    assert any(str(data) in line for line in done.json["evidence"])
+    data.write_text("input")
+    engine.restore("latest:writer", "--files", "keep")
+
+
+def test_a_missing_folder_is_a_refusal(engine: Engine) -> None:
+    home = engine.folder / "home"
+    home.mkdir()
+    engine.job("here", [sys.executable, "-c", "import time; print(1, flush=True); time.sleep(600)"], cwd=home)
+    eventually("it began", lambda: engine.log("here") == ["1"])
+    engine.take("here")
+    engine.stop("here")
+    home.rmdir()
+    done = engine.run("restore", "latest:here", "--json")
+    assert done.code == 3
+    assert any(str(home) in line for line in done.json["evidence"])
+
+
+def test_another_build_of_a_library_is_a_refusal(engine: Engine, tmp_path: Path) -> None:
+    source, library = tmp_path / "x.c", tmp_path / "libx.so"
+
+    def build(text: str) -> None:
+        source.write_text(text)
+        command = ["gcc", "-shared", "-fPIC", "-Wl,--build-id=sha1", "-o", library, source]
+        subprocess.run(command, check=True)
+
+    build("int answer(void) { return 1; }")
+    loop = "while True: print(x.answer(), flush=True); time.sleep(0.02)"
+    code = f"import ctypes, time; x = ctypes.CDLL('{library}')\n{loop}"
+    engine.job("library", [sys.executable, "-c", code])
+    engine.wait_lines("library", 3)
+    engine.take("library")
+    engine.stop("library")
+    library.unlink()
+    build("int answer(void) { return 2; }")
+    done = engine.run("restore", "latest:library", "--json")
+    assert done.code == 3
+    assert any("another build" in line or "bytes" in line for line in done.json["evidence"])
+
+
+def test_shared_memory_files_are_carried(engine: Engine, tmp_path: Path) -> None:
+    """A linked file of /dev/shm: changed after the snapshot, then gone."""
+    code = """
+import time
+from multiprocessing.shared_memory import SharedMemory
+block = SharedMemory(create=True, size=8)
+print(block._name, flush=True)
+n = 0
+while True:
+    assert int.from_bytes(block.buf[:8], 'little') == n
+    n += 1
+    block.buf[:8] = n.to_bytes(8, 'little')
+    if n % 100 == 0: print(n, flush=True)
+    time.sleep(0.0001)
+"""
+    engine.job("board", [sys.executable, "-u", "-c", code])
+    engine.wait_lines("board", 5)
+    engine.take("board")
+    engine.wait_lines("board", 5)
+    engine.stop("board")
+    path = Path("/dev/shm") / engine.log("board")[0].lstrip("/")
+    done = engine.run("restore", "latest:board", "--json")
+    assert done.code == 3, "it has changed since"
+    aside = tmp_path / "aside"
+    path.rename(aside) if path.stat().st_dev == tmp_path.stat().st_dev else path.unlink()
+    before = len(engine.log("board"))
+    engine.restore("latest:board")
+    lines = engine.wait_lines("board", 10)[before:]
+    assert all(int(b) - int(a) == 100 for a, b in pairwise(lines))
+    engine.stop("board")
+    path.unlink()
