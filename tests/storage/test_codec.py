@@ -26,6 +26,13 @@ def test_little_saved_is_not_worth_decompressing() -> None:
     assert Compressor().compress(memoryview(data))[0] is Codec.RAW
 
 
+def test_a_sample_decides_about_large_chunks() -> None:
+    """A middle that does not shrink stands for the whole; only speed hangs on the guess."""
+    text, noise = text_pages(64), random_pages(16)
+    assert Compressor().compress(memoryview(text + noise + text))[0] is Codec.RAW
+    assert Compressor().compress(memoryview(noise + text * 4 + noise))[0] is Codec.ZSTD
+
+
 @pytest.mark.parametrize("codec", [2, 3, 4, 255])
 def test_unknown_codecs(codec: int) -> None:
     with pytest.raises(ValueError, match=f"codec {codec}"):

@@ -15,6 +15,7 @@ from storage_doubles import (
     FaultyBackend,
     MemoryBackend,
     PageRecorder,
+    Pieces,
     PieceSource,
     extents,
     over,
@@ -317,3 +318,17 @@ def test_a_stream_read_twice_gives_the_same(repository: Repository) -> None:
         sink = PageRecorder()
         tree.pour({"mem": sink}, threads=2)
         assert sink.pages == pages_of(STREAM)
+
+
+@given(pieces())
+def test_pieces_that_follow_one_another_are_one_write(sparse: Pieces) -> None:
+    chunks = [
+        (start + at, data[at : at + 4096]) for start, data in sparse for at in range(0, len(data), 4096)
+    ]
+    joined = list(reader.join_pieces(chunks[::-1]))
+    taken_apart = [
+        (start + sum(map(len, parts[:n])), part) for start, parts in joined for n, part in enumerate(parts)
+    ]
+    assert taken_apart == chunks
+    ends = [start + sum(map(len, parts)) for start, parts in joined]
+    assert not set(ends) & {start for start, _ in joined}
