@@ -125,7 +125,7 @@ def slope(medians: dict[float, float]) -> float:
 def main() -> int:
     options = arguments(__doc__ or "")
     report = Report("pause")
-    rounds = 3 if options.quick else 7
+    rounds = 2 if options.quick else 7
     sizes = SIZES_GIB[:2] if options.quick else SIZES_GIB
     with tempfile.TemporaryDirectory() as folder:
         program = compile_c([Path("benchmarks/jobs/writer.c")], Path(folder) / "writer", "-O2", "-lpthread")

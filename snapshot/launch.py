@@ -7,6 +7,7 @@ import os
 import pwd
 import subprocess
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -161,6 +162,7 @@ def launch_restorer(
 def host_pid(init: int, ns_pid: int) -> int:
     """The pid that we see for the child of a cw-init which has `ns_pid` inside."""
     for pid in procfs.children(init):
-        if procfs.ns_pid(pid) == ns_pid:
-            return pid
+        with suppress(procfs.ProcessGoneError):  # others may end: criu does when it has restored
+            if procfs.ns_pid(pid) == ns_pid:
+                return pid
     raise procfs.ProcessGoneError(pid=ns_pid)

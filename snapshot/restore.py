@@ -238,9 +238,12 @@ class NodeRestore:
         self._sinks = []
         self._session.answer(True)
         self._session.finish(self._limits.go)
-        root = host_pid(self.launched.init, images.tasks(self._images)[0].ns_pid)
-        restored = tree.find(root)
-        self._wait_stopped(restored.living)
+        try:
+            root = host_pid(self.launched.init, images.tasks(self._images)[0].ns_pid)
+            restored = tree.find(root)
+            self._wait_stopped(restored.living)
+        except procfs.ProcessGoneError as error:
+            raise TasksNotStoppedError(evidence=[error.message]) from error
         stopped_before = {m.pid for m in restored.living if m.ns_pid in self._metadata["stopped_before"]}
         tree.go(restored.members, frozenset(stopped_before))
         return root
