@@ -87,6 +87,9 @@ def settings_options(*names: str) -> Callable[[Callable[..., Any]], Callable[...
             "--max-pause", metavar="DURATION", help="Give up rather than pause the job for longer (5s)."
         ),
         "threads": click.option("--threads", type=int, help="Threads that read, compress and store."),
+        "limit_memory": click.option(
+            "--limit-memory", metavar="SIZE", help="Memory for buffers (a quarter of what is available)."
+        ),
     }
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -9,7 +9,7 @@ import traceback
 import click
 
 from cw_snapshot.cli.command import arguments, report_error, unexpected, wants_json
-from cw_snapshot.errors import CwError, ExitCode
+from cw_snapshot.errors import CwError, ExitCode, UsageError
 
 COMMANDS = {
     "doctor": "check this machine",
@@ -71,6 +71,8 @@ def run() -> int:
     except click.exceptions.Exit as ended:
         return ended.exit_code
     except click.ClickException as error:
+        if as_json:
+            return report_error(UsageError(what=error.format_message()), as_json=True)
         error.show()
         return int(ExitCode.USAGE)
     except (click.Abort, KeyboardInterrupt):

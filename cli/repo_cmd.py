@@ -16,7 +16,7 @@ def repo_command() -> None:
     """Create and look after repositories."""
 
 
-@command("init", ExitCode.REFUSED, ExitCode.UNREACHABLE)
+@command("init", ExitCode.UNREACHABLE)
 @settings_options("repository")
 def init_command(context: Context) -> None:
     """Create an empty repository. `take` never creates one."""

@@ -67,7 +67,7 @@ def pause_warning(predicted: Prediction | None, actual: float | None) -> str:
     ExitCode.UNREACHABLE,
     ExitCode.HARMED,
 )
-@settings_options("repository", "max_pause", "threads")
+@settings_options("repository", "max_pause", "threads", "limit_memory")
 @click.option("--pid", type=int, help="Take the tree below this process, which we did not start.")
 @click.option("--stop", "stop_job", is_flag=True, help="Kill the job once its snapshot is durable.")
 @click.option("--name", help="A name for the snapshot.")

@@ -23,6 +23,10 @@ _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|)")
 _UNIT_SECONDS = {"ms": 0.001, "": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
+_SIZE_STEPS = ("", "K", "M", "G", "T")
+
+
 class SettingsError(CwError):
     """A setting can't be used.
 
@@ -41,6 +45,17 @@ def parse_duration(text: Any) -> timedelta:
     if not match:
         raise ValueError(f"{text!r} is not a duration such as 500ms, 5s or 2m")
     return timedelta(seconds=float(match.group(1)) * _UNIT_SECONDS[match.group(2)])
+
+
+def parse_size(text: Any) -> int:
+    """`512M`, `2GiB` or a plain number of bytes; powers of 1024.
+
+    :raises ValueError: for anything else.
+    """
+    match = _SIZE.fullmatch(str(text).strip())
+    if not match:
+        raise ValueError(f"{text!r} is not a size such as 512M or 2G")
+    return int(float(match.group(1)) * 1024 ** _SIZE_STEPS.index(match.group(2).upper()))
 
 
 def _parse_threads(text: Any) -> int:
@@ -62,6 +77,8 @@ class Settings:
     """A take whose pause would be, or gets, longer is given up; the job goes on."""
     threads: int = field(default_factory=lambda: os.cpu_count() or 1)
     """Threads that read, compress and store pages."""
+    limit_memory: int | None = None
+    """Bytes of buffers of a take; None for a quarter of what is available."""
 
 
 _PARSERS: dict[str, Callable[[Any], Any]] = {
@@ -69,6 +86,7 @@ _PARSERS: dict[str, Callable[[Any], Any]] = {
     "repository": str,
     "max_pause": parse_duration,
     "threads": _parse_threads,
+    "limit_memory": parse_size,
 }
 
 
@@ -83,8 +101,12 @@ def load_settings(
         variable = _PREFIX + known.name.upper()
         if variable in environment:
             values[known.name] = environment[variable], variable
-    values |= {name: (value, f"--{name}") for name, value in overrides.items() if value is not None}
+    values |= {name: (value, _flag(name)) for name, value in overrides.items() if value is not None}
     return Settings(**_parsed(values))
+
+
+def _flag(name: str) -> str:
+    return "--repo" if name == "repository" else "--" + name.replace("_", "-")
 
 
 def _read_config(path: Path, *, required: bool) -> dict[str, Any]:

@@ -186,22 +186,25 @@ class _Take:
         self._report = TakeReport(request.job)
         self._begun = time.monotonic()
         self._went = False
+        self._total = 0
+        """Bytes to store."""
 
     def run(self) -> TakeReport:
         report = self._report
         self._progress.phase("preflight")
-        # First: a repository that does not answer must cost the job nothing.
+        # First: a store that does not answer, or too little memory, must cost the job nothing.
         broker = LocalBroker(self._repository.load_index())
-        node = self._checked_node()
-        try:
-            self._pause(node)
-            manifest = self._store(node, broker)
-            commit = self._commit(manifest)
-            if self._request.stop:
-                self._end_job(node)
-            node.end()
-        except BaseException as error:
-            self._give_up(node, error)
+        with self._writer(broker) as writer:
+            node = self._checked_node()
+            try:
+                self._pause(node)
+                manifest = self._store(node, writer)
+                commit = self._commit(manifest)
+                if self._request.stop:
+                    self._end_job(node)
+                node.end()
+            except BaseException as error:
+                self._give_up(node, error)
         report.snapshot = commit.snapshot
         report.durable_seconds = time.monotonic() - self._begun
         return report
@@ -233,22 +236,24 @@ class _Take:
         self._report.times = node.times.to_json()
         self._report.without_shadow = list(node.without_shadow)
 
-    def _store(self, node: NodeTake, broker: LocalBroker) -> ManifestRef:
-        self._progress.phase("pages")
-        streams = node.streams()
-        total = sum(size for stream in streams for _, size in stream.source.runs())
-        memory = max(procfs.meminfo()["MemAvailable"] // _MEMORY_PARTS, _LEAST_MEMORY)
-        with TreeWriter(
+    def _writer(self, broker: LocalBroker) -> TreeWriter:
+        usual = max(procfs.meminfo()["MemAvailable"] // _MEMORY_PARTS, _LEAST_MEMORY)
+        return TreeWriter(
             self._repository,
             broker,
             threads=self._settings.threads,
-            memory=memory,
-            progress=lambda stats: self._progress.pages(stats, total),
+            memory=self._settings.limit_memory or usual,
+            progress=lambda stats: self._progress.pages(stats, self._total),
             worker_init=yield_to_job,
-        ) as writer:
-            self._add_all(writer, streams)
-            manifest = writer.finish(node.metadata())
-            self._report.stats = writer.stats
+        )
+
+    def _store(self, node: NodeTake, writer: TreeWriter) -> ManifestRef:
+        self._progress.phase("pages")
+        streams = node.streams()
+        self._total = sum(size for stream in streams for _, size in stream.source.runs())
+        self._add_all(writer, streams)
+        manifest = writer.finish(node.metadata())
+        self._report.stats = writer.stats
         self._report.extra_memory_bytes = node.extra_memory_bytes
         return manifest
 

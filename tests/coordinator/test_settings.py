@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cw_snapshot.coordinator.settings import SettingsError, load_settings, parse_duration
+from cw_snapshot.coordinator.settings import SettingsError, load_settings, parse_duration, parse_size
 
 
 def test_later_sources_win(tmp_path: Path) -> None:
@@ -60,3 +60,17 @@ def test_threads_that_make_no_sense(text: str) -> None:
 def test_what_is_no_duration(text: str) -> None:
     with pytest.raises(ValueError, match="duration"):
         parse_duration(text)
+
+
+def test_sizes() -> None:
+    given = {"0": 0, "1000": 1000, "512M": 512 << 20, "2GiB": 2 << 30, "1.5 k": 1536, "3 TB": 3 << 40}
+    assert {text: parse_size(text) for text in given} == given
+    for text in ("", "M", "-1", "5 X", "1e3"):
+        with pytest.raises(ValueError, match="size"):
+            parse_size(text)
+
+
+def test_flags_are_named_as_they_are_typed() -> None:
+    with pytest.raises(SettingsError) as caught:
+        load_settings({}, {"limit_memory": "much", "max_pause": "long"})
+    assert [line.split(":")[0] for line in caught.value.evidence] == ["--limit-memory", "--max-pause"]

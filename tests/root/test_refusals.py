@@ -150,3 +150,12 @@ def test_a_take_that_is_interrupted_leaves_the_job_alone(engine: Engine, number:
     lines = engine.wait_lines("counter", 10)
     assert lines == [str(n) for n in range(len(lines))]
     engine.assert_clean()
+
+
+def test_too_little_memory_for_buffers_is_refused_before_the_pause(engine: Engine) -> None:
+    engine.counter()
+    done = engine.run("take", "counter", "--limit-memory", "1M", "--json")
+    assert done.code == 2
+    assert "pause" not in done.err
+    engine.ok("take", "counter", "--limit-memory", "200M")
+    engine.assert_clean()

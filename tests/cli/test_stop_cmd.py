@@ -1,0 +1,21 @@
+"""`stop` of a job that has ended."""
+
+from __future__ import annotations
+
+import pytest
+
+from cw_snapshot.coordinator.jobs import JobRecord
+from tests.cli.conftest import Run
+
+
+def test_ended(run: Run, ended_job: JobRecord) -> None:
+    done = run("stop", "done", "--json")
+    assert done.code == 6
+    assert done.json["code"] == "job-not-running"
+
+
+@pytest.mark.parametrize("grace", ["soon", "-1s"])
+def test_grace(run: Run, ended_job: JobRecord, grace: str) -> None:
+    done = run("stop", "done", f"--grace={grace}")
+    assert done.code == 2
+    assert "--grace" in done.err
