@@ -110,8 +110,9 @@ def apply(
                 notes.append(f"cut {path} back to {record.size} bytes, the tail is in {saved}")
             case Act.REWRITE if first:
                 saved = path.with_name(f"{path.name}.cw-{tag}")
-                shutil.copy2(path, saved)
-                path.write_bytes(carried(record))
+                # A new file: a stranger that has the old one mapped must not see it change.
+                path.rename(saved)
+                _create(record, carried(record))
                 notes.append(f"rewrote {path}, its former content is in {saved}")
             case Act.KEEP:
                 sequential = record.pos == record.size

@@ -39,7 +39,7 @@ class Act(Enum):
     CREATE_EMPTY = "create-empty"
     REWIND = "rewind"
     REWRITE = "rewrite"
-    """Overwritten with the bytes in the snapshot; its present content is saved beside it."""
+    """Replaced by a new file with the bytes in the snapshot; the present one gets another name."""
     KEEP = "keep"
     REDIRECT = "redirect"
     REFUSE = "refuse"

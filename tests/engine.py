@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from cw_snapshot.coordinator.jobs import JobStore
+from cw_snapshot.coordinator.jobs import JobRecord, JobStore
 from cw_snapshot.snapshot import procfs, shadows, tree, work_folder
 from cw_snapshot.snapshot.criu_binary import find_criu, rpc
 
@@ -71,6 +71,8 @@ class Engine:
             "OMP_NUM_THREADS": "1",
         }
         self._others: list[subprocess.Popen[bytes]] = []
+        self._shared_memory: set[Path] = set()
+        self._left_before = leftovers()
         self.ok("repo", "init")
 
     # -- commands -----------------------------------------------------------------------
@@ -114,9 +116,13 @@ class Engine:
     def stop(self, name: str) -> None:
         """Kill a job as a power cut would, and wait until nothing of it is left."""
         record = self.store.find(name).record
-        with suppress(ProcessLookupError):
-            os.kill(record.init, signal.SIGKILL)
+        self._kill(record)
         eventually(f"{name} is gone", lambda: not alive(record.init))
+
+    def _kill(self, record: JobRecord) -> None:
+        with suppress(OSError, procfs.ProcessGoneError):
+            self._shared_memory |= shared_memory_files(record.root_pid)
+            os.kill(record.init, signal.SIGKILL)
 
     # -- what is there ------------------------------------------------------------------
 
@@ -150,17 +156,35 @@ class Engine:
 
     def assert_clean(self) -> None:
         """Nothing of a take or restore is left on the machine."""
-        assert shadows.find_shadows() == []
-        assert work_folder.abandoned_folders() == []
+        assert leftovers() <= self._left_before
 
     def clean_up(self) -> None:
         for view in self.store.all():
-            with suppress(ProcessLookupError):
-                os.kill(view.record.init, signal.SIGKILL)
+            if alive(view.record.init):
+                self._kill(view.record)
         for process in self._others:
             if process.poll() is None:
                 process.kill()
             process.wait()
+        for path in self._shared_memory:
+            for file in path.parent.glob(f"{path.name}*"):
+                file.unlink()
+
+
+def leftovers() -> set[str]:
+    """What dead takes and restores have left on the machine."""
+    return {str(found) for found in (*shadows.find_shadows(), *work_folder.abandoned_folders())}
+
+
+def shared_memory_files(root: int) -> set[Path]:
+    """The linked files of /dev/shm that a tree has mapped."""
+    found = set()
+    for member in tree.find(root).members:
+        for line in Path(f"/proc/{member.pid}/maps").read_text().splitlines():
+            path = line.split(maxsplit=5)[-1]
+            if path.startswith("/dev/shm/") and not path.endswith("(deleted)"):
+                found.add(Path(path))
+    return found
 
 
 def alive(pid: int) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import subprocess
 from dataclasses import replace
@@ -108,6 +109,25 @@ def test_files_on_a_tmpfs_are_carried() -> None:
         assert path.read_bytes() == b"shared"
     finally:
         path.unlink(missing_ok=True)
+
+
+def test_rewriting_does_not_reach_into_a_stranger_s_mapping() -> None:
+    path = Path(f"/dev/shm/cw-test-{os.getpid()}")
+    saved = path.with_name(f"{path.name}.cw-t")
+    path.write_bytes(b"shared")
+    try:
+        found = file_evidence.at_stop([record(path)], ROOT, set())
+        path.write_bytes(b"other!")
+        with path.open("rb") as stranger, mmap.mmap(stranger.fileno(), 0, prot=mmap.PROT_READ) as seen:
+            decisions = decide_all(found.records, FilePolicy.REWIND)
+            assert [d.act for d in decisions] == [Act.REWRITE]
+            apply(decisions, carried=lambda r: found.carried[r.carried], redirect_to=None, tag="t")
+            assert seen[:] == b"other!"
+        assert path.read_bytes() == b"shared"
+        assert saved.read_bytes() == b"other!"
+    finally:
+        path.unlink(missing_ok=True)
+        saved.unlink(missing_ok=True)
 
 
 def test_rewind_saves_the_tail(tmp_path: Path) -> None:
