@@ -70,8 +70,10 @@ def _print_process(process: Mapping[str, Any], children: Mapping[int, list[Any]]
     words = " ".join(process.get("cmdline", [])) or process.get("comm", "?")
     if len(words) > _LONGEST_COMMAND:
         words = words[: _LONGEST_COMMAND - 3] + "..."
+    family = process.get("family_bytes", 0)
+    shared = f", {size_text(family)} of it shared with its family" if family else ""
     click.echo(
-        f"{indent}{process['pid']} {words}  [{size_text(memory['data_bytes'])}, "
+        f"{indent}{process['pid']} {words}  [{size_text(memory['data_bytes'] + family)}{shared}, "
         f"{process.get('threads', '?')} threads, uid {process.get('uid', '?')}]"
     )
     for child in children.get(process["pid"], []):

@@ -24,7 +24,8 @@ from cw_snapshot.snapshot.findings import Finding, refusals
 from cw_snapshot.snapshot.journal import Fault
 from cw_snapshot.snapshot.predict import Prediction, predict
 from cw_snapshot.snapshot.preflight import PreflightRefusedError
-from cw_snapshot.snapshot.take import NodeTake, Stream
+from cw_snapshot.snapshot.shadow_pages import Stream
+from cw_snapshot.snapshot.take import NodeTake
 from cw_snapshot.snapshot.tree import Tree
 from cw_snapshot.storage.broker import LocalBroker
 from cw_snapshot.storage.commit import Commit, NodeManifest

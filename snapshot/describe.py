@@ -11,6 +11,7 @@ from typing import Any
 
 from cw_snapshot.snapshot import images, platform_facts, procfs
 from cw_snapshot.snapshot.criu_binary import Criu
+from cw_snapshot.snapshot.families import Family
 from cw_snapshot.snapshot.file_evidence import FileRecord, directories
 from cw_snapshot.snapshot.tree import Member, Tree
 
@@ -64,14 +65,21 @@ def metadata(
     processes: Sequence[Mapping[str, Any]],
     files: Iterable[FileRecord],
     root: RootFacts,
+    families: Sequence[Family],
 ) -> dict[str, Any]:
     """The metadata of a tree's manifest.
 
     :param folder: criu's images.
     :param processes: what :func:`process` found, for members that are still in the tree.
+    :param families: members' pages that are stored with their family.
     """
     tasks = {t.ns_pid: t for t in images.tasks(folder)}
     known = {p["pid"]: p for p in processes}
+    shared = {
+        member: len(addresses) * procfs.PAGE_SIZE
+        for family in families
+        for member, addresses in family.members.items()
+    }
     return {
         "schema": SCHEMA,
         "platform": platform_facts.facts(criu),
@@ -83,6 +91,7 @@ def metadata(
                 **known.get(m.ns_pid, {"pid": m.ns_pid}),
                 "parent": tasks[m.ns_pid].parent,
                 "zombie": m.zombie,
+                "family_bytes": shared.get(m.ns_pid, 0),
             }
             for m in tree.members
         ],

@@ -7,9 +7,12 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
+
 from cw_snapshot.errors import CwError, ExitCode
 from cw_snapshot.snapshot.images import Vma
-from cw_snapshot.snapshot.pagemap import Pagemap, Runs, join
+from cw_snapshot.snapshot.pagemap import Pagemap, Runs, addresses_of, join, runs_of
 from cw_snapshot.snapshot.vm_io import Buffer, ProcessMemory
 
 _ZERO_BYTES = 1 << 20
@@ -99,14 +102,23 @@ class ProcessPages:
         self._memory = ProcessMemory(pid)
         with Pagemap(pid) as pagemap:
             here = [run for span in spans for run in pagemap.private_pages(*span)]
-        self._runs: Runs = sorted(join(here) + [(r.start, len(r.data)) for r in self._saved])
+        self._here = join(here)
 
     def runs(self) -> Runs:
-        return self._runs
+        return sorted(self._here + [(r.start, len(r.data)) for r in self._saved])
+
+    def read_from_process(self) -> Runs:
+        """The runs that are not saved ones."""
+        return self._here
+
+    def leave_out(self, addresses: npt.NDArray[np.uint64]) -> None:
+        """Pages, read from the process, that are stored with another source."""
+        pages = addresses_of(self._here)
+        self._here = runs_of(pages[~np.isin(pages, addresses, assume_unique=True)])
 
     @property
     def bytes(self) -> int:
-        return sum(size for _, size in self._runs)
+        return sum(size for _, size in self.runs())
 
     def read_into(self, start: int, buffer: memoryview) -> None:
         at, end = start, start + len(buffer)

@@ -37,6 +37,8 @@ _REGIONS = 32768
 _PM_PRESENT = 1 << 63
 _PM_SWAPPED = 1 << 62
 _PM_FILE = 1 << 61
+_PM_FRAME = (1 << 55) - 1
+"""Page frame number of a present page; 0 without CAP_SYS_ADMIN."""
 _FALLBACK_PAGES = 1 << 17
 """Pages read from the pagemap file at once, 8 bytes each."""
 
@@ -113,6 +115,23 @@ def join(runs: Iterable[tuple[int, int]]) -> Runs:
     return out
 
 
+def runs_of(addresses: npt.NDArray[np.uint64]) -> Runs:
+    """Runs of single pages, ascending."""
+    return _merged(np.stack([addresses, addresses + np.uint64(PAGE_SIZE)], axis=1))
+
+
+def addresses_of(runs: Runs) -> npt.NDArray[np.uint64]:
+    """The address of every page of some runs."""
+    if not runs:
+        return np.empty(0, np.uint64)
+    starts, sizes = np.array(runs, np.uint64).T
+    counts = (sizes // np.uint64(PAGE_SIZE)).astype(np.int64)
+    before = np.repeat(np.cumsum(counts) - counts, counts)
+    index = (np.arange(counts.sum()) - before).astype(np.uint64)
+    found: npt.NDArray[np.uint64] = np.repeat(starts, counts) + index * np.uint64(PAGE_SIZE)
+    return found
+
+
 class Pagemap:
     """The pagemap of one process.
 
@@ -150,6 +169,20 @@ class Pagemap:
         if not self._categories & _IS_GUARD:
             return []
         return self._scan(start, end, 0, _IS_GUARD)
+
+    def frames(self, runs: Runs) -> npt.NDArray[np.uint64]:
+        """Page frame number of every page of some runs; 0 where it has none, as in swap."""
+        found = np.empty(sum(size for _, size in runs) // PAGE_SIZE, np.uint64)
+        at = 0
+        for start, size in runs:
+            pages = size // PAGE_SIZE
+            into = found[at : at + pages].view(np.uint8).data
+            if os.preadv(self._fd, [into], start // PAGE_SIZE * 8) < len(into):
+                raise ProcessGoneError(pid=self._pid)
+            at += pages
+        present = (found & np.uint64(_PM_PRESENT)) != 0
+        frames: npt.NDArray[np.uint64] = np.where(present, found & np.uint64(_PM_FRAME), np.uint64(0))
+        return frames
 
     def _scan(self, start: int, end: int, excluded: int, wanted: int) -> Runs:
         runs: Runs = []

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from cw_snapshot.errors import CwError, ExitCode
-from cw_snapshot.snapshot import images, platform_facts, procfs, tree
+from cw_snapshot.snapshot import family_images, images, platform_facts, procfs, tree
 from cw_snapshot.snapshot.criu_binary import Criu
 from cw_snapshot.snapshot.criu_session import NO_BREAKPOINTS, CriuSession
 from cw_snapshot.snapshot.dump_options import restore_options
@@ -166,11 +166,14 @@ class NodeRestore:
         """Sinks for the streams that are criu's images; `streams` gives their sizes."""
         self._work = WorkFolder(self._name)
         self._images.mkdir(mode=0o700)
+        folders = {"image": self._images, family_images.FOLDER: self._images / family_images.FOLDER}
         made = {}
         for name, size in streams.items():
             kind, _, file_name = name.partition("/")
-            if kind == "image":
-                made[name] = FileSink(self._images / Path(file_name).name, size)
+            if folder := folders.get(kind):
+                folder.mkdir(mode=0o700, exist_ok=True)
+                made[name] = FileSink(folder / Path(file_name).name, size)
+        family_images.link(self._images)
         self._image_sinks = list(made.values())
         return made
 

@@ -22,12 +22,19 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from cw_snapshot.errors import CwError, ExitCode
-from cw_snapshot.snapshot import describe, file_evidence, images, preflight, procfs, vm_flags
+from cw_snapshot.snapshot import (
+    describe,
+    family_images,
+    file_evidence,
+    images,
+    preflight,
+    procfs,
+    vm_flags,
+)
 from cw_snapshot.snapshot import tree as trees
 from cw_snapshot.snapshot.criu_binary import Criu
 from cw_snapshot.snapshot.criu_session import (
@@ -43,8 +50,8 @@ from cw_snapshot.snapshot.file_evidence import StopEvidence
 from cw_snapshot.snapshot.findings import Finding
 from cw_snapshot.snapshot.journal import Fault, Journal, PluginStats, State
 from cw_snapshot.snapshot.native import plugin_dir, plugin_path
-from cw_snapshot.snapshot.shadows import Shadows
-from cw_snapshot.snapshot.spool import Bytes, FileBytes, Source
+from cw_snapshot.snapshot.shadow_pages import ShadowPages, Stream
+from cw_snapshot.snapshot.spool import Bytes, FileBytes
 from cw_snapshot.snapshot.task_memory import TaskMemory
 from cw_snapshot.snapshot.tree import Tree
 from cw_snapshot.snapshot.vm_flags import Foresight
@@ -110,17 +117,6 @@ class PauseTimes:
         return {name: round(getattr(self, name), 6) for name in names}
 
 
-@dataclass(frozen=True, slots=True)
-class Stream:
-    """Something to store: the repository's name for it, its source, the pack it belongs to."""
-
-    name: str
-    source: Source
-    lane: str
-    size: int | None = None
-    """Bytes, for files; None for memory."""
-
-
 class NodeTake:
     """One take of one tree.
 
@@ -143,18 +139,15 @@ class NodeTake:
         self._session: CriuSession | None = None
         self._journal: Journal | None = None
         self._hold: socket.socket | None = None
-        self._shadows: Shadows | None = None
+        self._pages: ShadowPages | None = None
         self._memory: dict[int, TaskMemory] = {}
         self._evidence = StopEvidence([], {})
-        self._host_shadow: dict[int, int] = {}
         self._processes: list[dict[str, Any]] = []
         self._root_facts: describe.RootFacts | None = None
         self._stopped = False
         self.times = PauseTimes()
         self.without_shadow: list[str] = []
         """Processes whose pages were read during the stop, and why."""
-        self.extra_memory_bytes = 0
-        """What the shadows cost when they were dropped."""
 
     @property
     def _images(self) -> Path:
@@ -321,51 +314,35 @@ class NodeTake:
 
     def streams(self) -> list[Stream]:
         """Everything the repository has to store. Sources of memory are valid until :meth:`end`."""
-        self._keep_shadows()
-        found = []
-        for ns_pid, memory in self._memory.items():
-            shadow = self._host_shadow.get(ns_pid, 0)
-            source = memory.source(shadow, partial(self._alive, shadow), partial(self._drop, shadow))
-            found.append(Stream(f"pages/{ns_pid}", source, f"pages-{ns_pid}"))
+        assert self._journal is not None
+        made = {e.pid: e.shadow for e in self._journal.entries() if e.state is State.SHADOWED}
+        self._pages = ShadowPages(self.tree, made, self._limits.open)
+        found = self._pages.streams(self._memory, self._images)
         for path in sorted(self._images.glob("*.img")):
-            file = FileBytes(path)
-            found.append(Stream(f"image/{path.name}", file, "meta", file.size))
-        for name, data in self._evidence.carried.items():
-            found.append(Stream(name, Bytes(data), "meta", len(data)))
+            found.append(_file_stream(f"image/{path.name}", FileBytes(path)))
+        for path in sorted((self._images / family_images.FOLDER).glob("*.img")):
+            found.append(_file_stream(f"{family_images.FOLDER}/{path.name}", FileBytes(path)))
+        found += [_file_stream(name, Bytes(data)) for name, data in self._evidence.carried.items()]
         return found
 
-    def _keep_shadows(self) -> None:
-        assert self._journal is not None
-        # By pid inside the job's pid namespace: the shadow's, and that of its process.
-        wanted = {e.shadow: e.pid for e in self._journal.entries() if e.state is State.SHADOWED}
-        same_ns = procfs.namespace(self.tree.root.pid, "pid") == procfs.namespace(os.getpid(), "pid")
-        for shadow in wanted:
-            self._host_shadow[wanted[shadow]] = shadow if same_ns else 0
-        if not same_ns:
-            init = procfs.read_stat(self.tree.root.pid).ppid
-            for pid in procfs.children(init):
-                with suppress(procfs.ProcessGoneError):
-                    if (ns := procfs.ns_pid(pid)) in wanted:
-                        self._host_shadow[wanted[ns]] = pid
-        self._shadows = Shadows(list(self._host_shadow.values()), self._limits.open)
-
-    def _alive(self, shadow: int) -> bool:
-        assert self._shadows is not None
-        return self._shadows.alive(shadow)
-
-    def _drop(self, shadow: int) -> None:
-        """A shadow has been read: note what it cost the job, and give that back."""
-        assert self._shadows is not None
-        self.extra_memory_bytes += procfs.private_bytes(shadow)
-        self._shadows.drop(shadow)
+    @property
+    def extra_memory_bytes(self) -> int:
+        """What the shadows cost when they were dropped."""
+        return self._pages.extra_memory_bytes if self._pages else 0
 
     def metadata(self) -> dict[str, Any]:
         """The manifest's metadata; digests what could wait for the job to go on."""
         written = {v.file_id for m in self._memory.values() for v in m.mappings if v.writes_to_file}
         files = file_evidence.after_go(self._evidence.records, self._root_dir, written)
-        assert self._root_facts is not None
+        assert self._root_facts is not None and self._pages is not None
         return describe.metadata(
-            self._images, self.tree, self._criu, self._processes, files, self._root_facts
+            self._images,
+            self.tree,
+            self._criu,
+            self._processes,
+            files,
+            self._root_facts,
+            self._pages.families,
         )
 
     def end(self) -> None:
@@ -394,7 +371,11 @@ class NodeTake:
             self._hold.close()
         if self._session is not None:
             self._session.close()
-        if self._shadows is not None:
-            self._shadows.close()
+        if self._pages is not None:
+            self._pages.close()
         if self._journal is not None:
             self._journal.close()
+
+
+def _file_stream(name: str, source: FileBytes | Bytes) -> Stream:
+    return Stream(name, source, "meta", source.size)
