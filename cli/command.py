@@ -58,22 +58,29 @@ class Command(click.Command):
     """A command whose help ends with its exit status."""
 
     exit_codes: Sequence[ExitCode] = ()
+    meanings: Mapping[ExitCode, str] = EXIT_MEANING
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         codes = sorted({ExitCode.OK, ExitCode.INTERNAL, ExitCode.USAGE, *self.exit_codes})
         with formatter.section("EXIT STATUS"):
-            formatter.write_dl([(str(int(code)), EXIT_MEANING[code]) for code in codes])
+            formatter.write_dl([(str(int(code)), self.meanings[code]) for code in codes])
         super().format_epilog(ctx, formatter)
 
 
 def command(
-    name: str, *codes: ExitCode, cls: type[Command] = Command, **attributes: Any
+    name: str,
+    *codes: ExitCode,
+    cls: type[Command] = Command,
+    meanings: Mapping[ExitCode, str] | None = None,
+    **attributes: Any,
 ) -> Callable[[Callable[..., Any]], Command]:
-    """Decorator of a command function; `codes` are the exit codes beyond 0, 1, 2 and 9."""
+    """Decorator of a command function; `codes` are the exit codes beyond 0, 1, 2 and 9, `meanings`
+    what some of them mean for it in particular."""
 
     def decorate(function: Callable[..., Any]) -> Command:
         made = click.command(name, cls=cls, **attributes)(function)
         made.exit_codes = (*codes, ExitCode.NOT_PERMITTED)
+        made.meanings = {**EXIT_MEANING, **(meanings or {})}
         return made
 
     return decorate
@@ -82,7 +89,7 @@ def command(
 def settings_options(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Flags that override settings, and --json. They arrive in the command as a :class:`Context`."""
     known: dict[str, Callable[[Callable[..., Any]], Callable[..., Any]]] = {
-        "repository": click.option("--repo", "repository", metavar="URL", help="The repository: a path."),
+        "repository": click.option("--repo", "repository", metavar="PATH", help="The repository."),
         "max_pause": click.option(
             "--max-pause", metavar="DURATION", help="Give up rather than pause the job for longer (5s)."
         ),

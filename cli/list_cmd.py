@@ -10,6 +10,7 @@ from cw_snapshot.cli.command import Context, command, note, settings_options
 from cw_snapshot.cli.tables import print_table, size_text
 from cw_snapshot.errors import CwError, ExitCode
 from cw_snapshot.storage.commit import Commit
+from cw_snapshot.storage.errors import SnapshotNotFoundError
 
 
 def describe(commit: Commit) -> dict[str, Any]:
@@ -50,11 +51,16 @@ def list_command(context: Context, job: str | None) -> int:
     repository = context.repository()
     commits: list[Commit] = []
     damaged: list[CwError] = []
-    for ref in repository.list_snapshots(job):
+    refs = repository.list_snapshots(job)
+    if job is not None and not refs:
+        raise SnapshotNotFoundError(token=f"latest:{job}")
+    for ref in refs:
         try:
             commits.append(repository.read_commit(ref))
         except CwError as error:
             damaged.append(error)
+
+    commits.sort(key=lambda commit: commit.created)
 
     def text() -> None:
         heads = ("SNAPSHOT", "JOB", "NAME", "INCARNATION", "NODES", "PROCESSES", "SIZE", "STORED", "PAUSE")

@@ -36,7 +36,7 @@ def ps_command(context: Context, everything: bool) -> None:
                 str(v.record.init) if v.state is JobState.RUNNING else "-",
                 _processes(v),
                 v.record.started,
-                " ".join(v.record.command),
+                " ".join(" ".join(v.record.command).split()),
             )
             for v in views
         ]

@@ -11,7 +11,13 @@ from cw_snapshot.storage.repository import Repository
 from cw_snapshot.storage.urls import open_backend
 
 
-@click.group("repo")
+class _RepoGroup(click.Group):
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("EXIT STATUS"):
+            formatter.write_text("See the help of each command: `cw-snapshot repo COMMAND --help`.")
+
+
+@click.group("repo", cls=_RepoGroup)
 def repo_command() -> None:
     """Create and look after repositories."""
 

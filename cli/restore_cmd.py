@@ -49,7 +49,7 @@ class _RestoreCommand(Command):
 def join_redirect(args: list[str]) -> list[str]:
     """Write `--files redirect DIR` as `--files redirect=DIR`."""
     for index, word in enumerate(args[:-2]):
-        if word == "--files" and args[index + 1] == "redirect":
+        if word == "--files" and args[index + 1] == "redirect" and not args[index + 2].startswith("-"):
             return [*args[:index], "--files", f"redirect={args[index + 2]}", *args[index + 3 :]]
     return args
 
@@ -80,6 +80,10 @@ def _print_report(report: RestoreReport) -> None:
     ExitCode.INTEGRITY,
     ExitCode.UNREACHABLE,
     cls=_RestoreCommand,
+    meanings={
+        ExitCode.REFUSED: "refused before anything was made",
+        ExitCode.ABORTED: "failed or interrupted; what had been made was removed",
+    },
 )
 @settings_options("repository", "threads")
 @click.option(

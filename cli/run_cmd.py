@@ -26,6 +26,12 @@ def parse_labels(texts: tuple[str, ...]) -> dict[str, str]:
 @command(
     "run",
     ExitCode.REFUSED,
+    ExitCode.ABORTED,
+    meanings={
+        ExitCode.OK: "the job was started; with --wait the job's own status is passed on",
+        ExitCode.REFUSED: "refused; nothing was started",
+        ExitCode.ABORTED: "with --wait: interrupted; the job runs on",
+    },
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
 )
 @settings_options()
@@ -74,15 +80,15 @@ def run_command(
         folder=Path.cwd(),
     )
     record = start_job(store, request, caller_environment())
-    if wait_for_end:
-        note(f"job {record.id} runs below pid {record.init}, its output goes to {record.log}")
-        view = wait(store, record.id)
-        if view.state is JobState.LOST:
-            note(f"job {record.id} was killed together with its init")
-            return int(ExitCode.INTERNAL)
-        return view.exit_code or 0
     document = {"job": record.id, "incarnation": record.incarnation, "pid": record.init, "log": record.log}
-    context.emit(
-        "run", document, lambda: click.echo(f"{record.id} runs below pid {record.init}, log {record.log}")
-    )
-    return 0
+    started = f"{record.id} runs below pid {record.init}, log {record.log}"
+    context.emit("run", document, lambda: click.echo(started))
+    if not wait_for_end:
+        return 0
+    try:
+        view = wait(store, record.id)
+    except KeyboardInterrupt:
+        note(f"interrupted; job {record.id} runs on")
+        return int(ExitCode.ABORTED)
+    note(f"{record.id} {view.describe()}")
+    return int(ExitCode.INTERNAL) if view.state is JobState.LOST else view.exit_code or 0

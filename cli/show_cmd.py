@@ -18,15 +18,18 @@ from cw_snapshot.storage.reader import TreeReader
 
 _PAGE = 4096
 _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASS|CREDENTIAL|AUTH|COOKIE|SESSION|PRIVATE", re.IGNORECASE)
+_URL_PASSWORD = re.compile(r"(://[^/@\s:]*):[^/@\s]+@")
 _LONGEST_COMMAND = 100
 
 
 def redact(environment: Iterable[str]) -> list[str]:
-    """Environment variables with the values hidden of those whose names look secret."""
+    """Environment variables with the values hidden of those whose names look secret, and the
+    passwords in URLs."""
     out = []
     for variable in environment:
         name, equals, _ = variable.partition("=")
-        out.append(f"{name}=<redacted>" if equals and _SECRET.search(name) else variable)
+        hidden = equals and _SECRET.search(name)
+        out.append(f"{name}=<redacted>" if hidden else _URL_PASSWORD.sub(r"\1:<redacted>@", variable))
     return out
 
 

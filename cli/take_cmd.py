@@ -9,6 +9,7 @@ from cw_snapshot.cli.progress import TakeDisplay
 from cw_snapshot.cli.tables import size_text
 from cw_snapshot.coordinator.take import TakeReport, TakeRequest, plan_take, take
 from cw_snapshot.errors import ExitCode, UsageError
+from cw_snapshot.snapshot.findings import refusals
 from cw_snapshot.snapshot.predict import Prediction
 
 
@@ -66,6 +67,7 @@ def pause_warning(predicted: Prediction | None, actual: float | None) -> str:
     ExitCode.NOT_FOUND,
     ExitCode.UNREACHABLE,
     ExitCode.HARMED,
+    meanings={ExitCode.REFUSED: "refused before anything was stopped (also with --plan)"},
 )
 @settings_options("repository", "max_pause", "threads", "limit_memory")
 @click.option("--pid", type=int, help="Take the tree below this process, which we did not start.")
@@ -82,11 +84,12 @@ def take_command(
     plan: bool,
     force: bool,
     job: str | None,
-) -> None:
+) -> int:
     """Take a snapshot of JOB while it runs.
 
     The job pauses for milliseconds; its memory is then read from a copy-on-write shadow while it
-    goes on, and stored in the repository.
+    goes on, and stored in the repository. With --pid, JOB is the name that the tree gets; without
+    it that is pid-PID.
 
     \b
     cw-snapshot take llama
@@ -103,10 +106,11 @@ def take_command(
     if plan:
         planned = plan_take(request, context.settings)
         context.emit("take-plan", planned.to_json(), lambda: _print_plan(planned))
-        return
+        return int(ExitCode.REFUSED) if refusals(planned.findings) and not force else 0
     with TakeDisplay() as display:
         report = take(request, store, context.repository(), context.settings, display)
     _warn(report)
     if remark := pause_warning(report.predicted, report.pause_seconds):
         note(f"note: {remark}")
     context.emit("take", report.to_json(), lambda: _print_report(report))
+    return 0

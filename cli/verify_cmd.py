@@ -16,7 +16,7 @@ def parse_share(text: str) -> float:
         share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
     except ValueError:
         share = -1.0
-    if not 0 <= share <= 1:
+    if not 0 < share <= 1:
         raise UsageError(what=f"--sample {text!r} is not a share such as 5%")
     return share
 

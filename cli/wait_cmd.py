@@ -9,7 +9,11 @@ from cw_snapshot.coordinator.jobs import JobState, to_json, wait
 from cw_snapshot.errors import ExitCode
 
 
-@command("wait", ExitCode.NOT_FOUND)
+@command(
+    "wait",
+    ExitCode.NOT_FOUND,
+    meanings={ExitCode.OK: "the job ended with status 0; any other status of the job is passed on"},
+)
 @settings_options()
 @click.argument("job")
 def wait_command(context: Context, job: str) -> int:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 
+from cw_snapshot.snapshot.phases import Limits
 from cw_snapshot.snapshot.restore import RestoreLimits
-from cw_snapshot.snapshot.take import Limits
 
 _SECOND = timedelta(seconds=1)
 
@@ -43,6 +43,7 @@ def take_limits(size: JobSize, max_pause: timedelta, *, stop: bool) -> Limits:
         shadow=shadow,
         hold=shadow,
         give_up=GIVE_UP,
+        pause=None if stop else max_pause,
     )
 
 

@@ -44,7 +44,7 @@ class JobNotFoundError(CwError):
 class JobRunsError(CwError):
     """Job {job} runs already, as incarnation {incarnation} below pid {pid}.
 
-    Fix: `cw-snapshot stop {job}`, or choose another id.
+    Fix: `cw-snapshot stop {job}`; a new job can have another id.
     """
 
     exit_code = ExitCode.REFUSED
@@ -53,7 +53,7 @@ class JobRunsError(CwError):
 class JobNotRunningError(CwError):
     """Job {job} does not run: {state}.
 
-    Fix: `cw-snapshot restore latest:{job}` brings it back from its newest snapshot.
+    Fix: if it has a snapshot, `cw-snapshot restore latest:{job}` brings it back.
     """
 
     exit_code = ExitCode.NOT_FOUND
@@ -213,10 +213,12 @@ def new_record(
 
 
 def _view(record: JobRecord) -> JobView:
+    # Alive is asked first: a job that ends in between has written its status by then.
+    alive = _alive(record)
     ended = read_json(Path(record.status))
     if ended is not None:
         return JobView(record, JobState.ENDED, ended["exit_code"], ended["signal"])
-    return JobView(record, JobState.RUNNING if _alive(record) else JobState.LOST)
+    return JobView(record, JobState.RUNNING if alive else JobState.LOST)
 
 
 def _alive(record: JobRecord) -> bool:
@@ -241,8 +243,12 @@ def wait(store: JobStore, job: str, limit: timedelta | None = None) -> JobView:
 
 
 def stop(store: JobStore, job: str, grace: timedelta) -> JobView:
-    """SIGTERM to the job root, SIGKILL to it after `grace`; its end ends the whole tree."""
-    record = store.running(job)
+    """SIGTERM to the job root, SIGKILL to it after `grace`; its end ends the whole tree. A job that
+    has ended stays so."""
+    view = store.find(job)
+    if view.state is not JobState.RUNNING:
+        return view
+    record = view.record
     with suppress(ProcessLookupError):
         os.kill(record.init, signal.SIGTERM)
     view = wait(store, job, grace)

@@ -18,7 +18,7 @@ from cw_snapshot.coordinator.jobs import JobState, JobStore
 from cw_snapshot.coordinator.state import BusyError, exclusive
 from cw_snapshot.snapshot import procfs, tree
 from cw_snapshot.snapshot.shadows import find_shadows
-from cw_snapshot.snapshot.work_folder import abandoned_folders
+from cw_snapshot.snapshot.work_folder import abandoned_folders, folders_in_use
 
 _TIMEOUT_SECONDS = 10
 
@@ -38,11 +38,13 @@ def find_leftovers(store: JobStore) -> list[Leftover]:
         Leftover("work folder of a dead operation", str(f), partial(shutil.rmtree, f, ignore_errors=True))
         for f in abandoned_folders()
     ]
-    found += [
-        Leftover("shadow without a keeper", f"pid {pid}", partial(_kill, pid))
-        for pid in find_shadows()
-        if _abandoned(pid)
-    ]
+    # A shadow that was just made has no keeper yet: while any take is under way, all are left alone.
+    if not folders_in_use():
+        found += [
+            Leftover("shadow without a keeper", f"pid {pid}", partial(_kill, pid))
+            for pid in find_shadows()
+            if _abandoned(pid)
+        ]
     found += [
         Leftover("table of a dead criu, which drops packets", f"inet {name}", partial(_delete_table, name))
         for name in _criu_tables()

@@ -35,6 +35,15 @@ class Operation:
                 error.evidence.append(f"criu's log: {kept}")
 
 
+_KEPT = 1000
+
+
+def _forget_old(folder: Path) -> None:
+    """Keep the newest records; their names begin with their time."""
+    for old in sorted(folder.iterdir())[:-_KEPT]:
+        shutil.rmtree(old, ignore_errors=True)
+
+
 @contextmanager
 def operation(state_dir: Path, kind: str, job: str, details: Mapping[str, Any]) -> Iterator[Operation]:
     """Record an operation from its beginning to its outcome."""
@@ -51,6 +60,7 @@ def operation(state_dir: Path, kind: str, job: str, details: Mapping[str, Any]) 
         **details,
     }
     write_json(folder / "operation.json", record)
+    _forget_old(folder.parent)
     try:
         yield op
     except BaseException as error:

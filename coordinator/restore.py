@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -112,9 +113,10 @@ def restore(
         raise SeveralNodesError(snapshot=commit.snapshot, count=len(commit.nodes))
     reader = TreeReader(repository, ManifestRef(commit.nodes[0].digest, commit.nodes[0].size, None))
     if plan_only:
-        node = NodeRestore(reader.metadata, criu=find_criu())
+        log = Path((commit.summary.get("job") or {}).get("log", os.devnull))
+        node = NodeRestore(reader.metadata, criu=find_criu(), log=log)
         report = RestoreReport(job, commit.snapshot)
-        report.findings, report.files = node.plan(request.files)
+        report.findings, report.files = node.plan(request.files, request.redirect_to)
         return report
     with (
         exclusive(store.lock_path(job), job),
@@ -174,9 +176,11 @@ class _Restore:
             limits=deadlines.restore_limits(size),
             log=log,
             status=status,
+            log_level=self._settings.criu_log_level,
+            guard_log=self._op.folder / "guard.log",
         )
         self._progress.phase("plan")
-        report.findings, report.files = node.plan(self._request.files)
+        report.findings, report.files = node.plan(self._request.files, self._request.redirect_to)
         self._done("plan")
         try:
             self._fetch(node, log)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from cw_snapshot.errors import CwError, ExitCode
+from cw_snapshot.snapshot.dump_options import LOG_LEVEL
 
 CONFIG_FILE = Path("/etc/cw-snapshot/config.yaml")
 _PREFIX = "CW_SNAPSHOT_"
@@ -59,10 +60,15 @@ def parse_size(text: Any) -> int:
 
 
 def _parse_threads(text: Any) -> int:
-    count = int(str(text))
-    if not 1 <= count <= _MOST_THREADS:
+    if not str(text).isdecimal() or not 1 <= int(str(text)) <= _MOST_THREADS:
         raise ValueError(f"{text!r} is not a number from 1 to {_MOST_THREADS}")
-    return count
+    return int(str(text))
+
+
+def _parse_log_level(text: Any) -> int:
+    if str(text) not in ("0", "1", "2", "3", "4"):
+        raise ValueError(f"{text!r} is not a level from 0 to 4")
+    return int(str(text))
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,14 +85,26 @@ class Settings:
     """Threads that read, compress and store pages."""
     limit_memory: int | None = None
     """Bytes of buffers of a take; None for a quarter of what is available."""
+    criu_log_level: int = LOG_LEVEL
+    """0 to 4; 4 tells every step and makes pauses longer."""
+
+
+def _absolute(text: Any) -> Path:
+    """A path that means the same for later commands in other folders."""
+    return Path(text).absolute()
+
+
+def _repository(text: Any) -> str:
+    return str(text) if not text or "://" in str(text) else str(_absolute(str(text)))
 
 
 _PARSERS: dict[str, Callable[[Any], Any]] = {
-    "state_dir": Path,
-    "repository": str,
+    "state_dir": _absolute,
+    "repository": _repository,
     "max_pause": parse_duration,
     "threads": _parse_threads,
     "limit_memory": parse_size,
+    "criu_log_level": _parse_log_level,
 }
 
 

@@ -32,6 +32,15 @@ class NotPermittedError(CwError):
     exit_code = ExitCode.NOT_PERMITTED
 
 
+class NoStateDirError(CwError):
+    """The state directory {path} can't be used: {why}.
+
+    Fix: give another with --state-dir or CW_SNAPSHOT_STATE_DIR.
+    """
+
+    exit_code = ExitCode.USAGE
+
+
 class StateDamagedError(CwError):
     """{path} can't be read: {why}.
 
@@ -43,7 +52,10 @@ class StateDamagedError(CwError):
 
 def make_private(folder: Path) -> Path:
     """Create a folder that only root can look into."""
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise NoStateDirError(path=folder, why=error.strerror) from error
     return folder
 
 

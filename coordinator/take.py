@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
 from cw_snapshot.coordinator import deadlines
@@ -58,7 +60,7 @@ class TakeAbortedError(CwError):
 
 
 class PauseTooLongError(CwError):
-    """The job would be paused for {predicted:.2f} s, longer than the {allowed:.2f} s of
+    """The job would be paused for {predicted:.0f} ms, longer than the {allowed:.0f} ms of
     --max-pause; it was not touched.
 
     Fix: raise --max-pause, or see with `take --plan` what the pause is made of.
@@ -145,6 +147,8 @@ def _node(
         criu=find_criu(),
         name=op.id if op else "",
         limits=deadlines.take_limits(size, settings.max_pause, stop=request.stop),
+        log_level=settings.criu_log_level,
+        guard_log=op.folder / "guard.log" if op else Path(os.devnull),
         fault=request.fault,
     )
 
@@ -194,6 +198,8 @@ class _Take:
         report = self._report
         self._progress.phase("preflight")
         # First: a store that does not answer, or too little memory, must cost the job nothing.
+        if self._request.name is not None:
+            self._repository.refuse_name(self._request.name)
         broker = LocalBroker(self._repository.load_index())
         with self._writer(broker) as writer:
             node = self._checked_node()
@@ -221,7 +227,8 @@ class _Take:
             raise PreflightRefusedError(bad)
         allowed = self._settings.max_pause.total_seconds()
         if report.predicted.pause_seconds > allowed and not request.stop:
-            raise PauseTooLongError(predicted=report.predicted.pause_seconds, allowed=allowed)
+            predicted = report.predicted.pause_seconds
+            raise PauseTooLongError(predicted=predicted * 1e3, allowed=allowed * 1e3)
         return node
 
     def _pause(self, node: NodeTake) -> None:

@@ -65,7 +65,8 @@ struct cw_journal_header {
 	uint32_t smaps_real; /* ... and those it had to read itself */
 	uint64_t scans_answered; /* page scans answered without a walk ... */
 	uint64_t scans_walked;   /* ... and with one */
-	uint8_t reserved[48];
+	char criu_run_id[40]; /* in the name of criu's nftables table; empty = not known */
+	uint8_t reserved[8];
 };
 
 struct cw_journal_entry {

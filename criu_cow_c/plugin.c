@@ -19,8 +19,10 @@
 #include "shadow.h"
 #include "vmflags.h"
 
+#include <dlfcn.h>
 #include <errno.h>
 #include <poll.h>
+#include <stdio.h>
 #include <unistd.h>
 
 /* criu/include/criu-plugin.h, plugin interface 0.2.0. hooks[] is left empty and
@@ -37,6 +39,15 @@ struct plugin_desc {
 static struct cw_journal journal;
 static int hold_fd = -1;
 
+/* criu's table of locked connections is `inet CRIU-<this>` (criu/netfilter.c); whoever comes after a
+ * dead criu has to know it. criu exports its symbols to plugins. */
+static void note_run_id(void)
+{
+	const char *id = dlsym(RTLD_DEFAULT, "criu_run_id");
+
+	if (id)
+		snprintf(journal.head->criu_run_id, sizeof(journal.head->criu_run_id), "%s", id);
+}
 
 static int plugin_init(int stage)
 {
@@ -47,7 +58,10 @@ static int plugin_init(int stage)
 		return 0; /* not a dump of ours */
 	hold_fd = cw_env_fd("CW_COW_HOLD");
 	/* A dump without its journal would give a skeleton without pages: fail it now. */
-	return cw_journal_map(fd, &journal);
+	int err = cw_journal_map(fd, &journal);
+	if (!err)
+		note_run_id();
+	return err;
 }
 
 static void hold_for_reading(void)

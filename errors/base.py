@@ -39,7 +39,7 @@ EXIT_MEANING: dict[ExitCode, str] = {
     ExitCode.OK: "success",
     ExitCode.INTERNAL: "internal error",
     ExitCode.USAGE: "wrong usage",
-    ExitCode.REFUSED: "refused before anything was stopped; the job was not touched",
+    ExitCode.REFUSED: "refused before anything was done; the job was not touched",
     ExitCode.ABORTED: "aborted; the job runs on as before",
     ExitCode.LOST: "snapshot lost after the pause; the job runs on as before",
     ExitCode.NOT_FOUND: "no such job, snapshot or repository",

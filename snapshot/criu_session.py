@@ -105,6 +105,14 @@ class CriuSession:
         self._log = log
         self._rpc = rpc()
         self._ended = False
+        self.died = False
+        """It ended without a last word, or had to be killed."""
+
+    @property
+    def pid(self) -> int:
+        """Of the started program, which leads criu's process group."""
+        assert self._process is not None
+        return self._process.pid
 
     def fileno(self) -> int:
         """Readable when :meth:`next` would not wait."""
@@ -121,7 +129,7 @@ class CriuSession:
             raise self._died() from error
 
     def _died(self) -> CriuDiedError:
-        self._ended = True
+        self._ended = self.died = True
         return CriuDiedError(what=self._what, evidence=criu_errors(self._log))
 
     def next(self, stage: str, limit: timedelta) -> Callback | Outcome:
@@ -197,6 +205,7 @@ class CriuSession:
         """SIGKILL. In mid-dump it leaves the job's sockets in repair mode: the last resort."""
         if self._process is None:
             return
+        self.died = True
         # The group: nsenter forks before it becomes criu.
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 from cw_snapshot.snapshot import procfs
 from cw_snapshot.snapshot.criu_binary import rpc
 from cw_snapshot.snapshot.tree import Member
 
-_LOG_LEVEL = int(os.environ.get("CW_SNAPSHOT_CRIU_LOG_LEVEL", "2"))
+LOG_LEVEL = 2
 """criu's log: 2 has errors and warnings. 4 tells every step, at 3 ms a process in the pause."""
 
 _GHOST_LIMIT = (1 << 32) - 1
 """Bytes of a deleted file that criu carries; the field is 32 bits wide."""
 
 
-def _common(images_fd: int, log: str) -> Any:
+def _common(images_fd: int, log: str, log_level: int) -> Any:
     return rpc().criu_opts(
         images_dir_fd=-1,
         # The folder is inherited: a path would have to exist in the job's mount namespace too.
         images_dir=f"/proc/self/fd/{images_fd}",
-        log_level=_LOG_LEVEL,
+        log_level=log_level,
         log_file=log,
         notify_scripts=True,
         tcp_established=True,
@@ -32,9 +31,9 @@ def _common(images_fd: int, log: str) -> Any:
     )
 
 
-def dump_options(root: Member, images_fd: int, *, unprivileged: bool) -> Any:
+def dump_options(root: Member, images_fd: int, *, unprivileged: bool, log_level: int) -> Any:
     """Options to dump the tree of `root`; it goes on afterwards."""
-    options = _common(images_fd, "dump.log")
+    options = _common(images_fd, "dump.log", log_level)
     options.pid = root.ns_pid
     options.leave_running = True
     options.ghost_limit = _GHOST_LIMIT
@@ -46,9 +45,9 @@ def dump_options(root: Member, images_fd: int, *, unprivileged: bool) -> Any:
     return options
 
 
-def restore_options(images_fd: int, *, shell_job: bool) -> Any:
+def restore_options(images_fd: int, *, shell_job: bool, log_level: int) -> Any:
     """Options to restore a tree as the child of criu's parent (cw-init)."""
-    options = _common(images_fd, "restore.log")
+    options = _common(images_fd, "restore.log", log_level)
     # A sibling of criu survives criu's end even where it asked to die with its parent.
     options.rst_sibling = True
     options.shell_job = shell_job

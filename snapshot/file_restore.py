@@ -22,9 +22,9 @@ CarriedBytes = Callable[[FileRecord], bytes]
 class FilesDifferError(CwError):
     """{count} file(s) of the job are not what they were at the snapshot; nothing was started.
 
-    Fix: put them back, or choose with `--files`: rewind (cut back, the tail is saved beside the
-    file), keep (leave as they are), redirect DIR (give the job a copy). A library or a file
-    opened for reading can't be chosen about: it must be the same.
+    Fix: put them back. For files that the job writes there is a choice, `--files`: rewind (cut back,
+    the tail is saved beside the file), keep (leave as they are), redirect DIR (give the job a copy).
+    A program, a library or a file opened for reading must be the same.
     """
 
     exit_code = ExitCode.REFUSED
@@ -51,15 +51,29 @@ def observe(record: FileRecord) -> FileNow:
     return FileNow(True, now.st_size, now.st_mode, now.st_mtime_ns, found, same)
 
 
-def decide_all(records: Sequence[FileRecord], policy: FilePolicy) -> list[Decision]:
-    """Decide about every file; nothing is changed. All records of a file share its fate."""
+def decide_all(
+    records: Sequence[FileRecord],
+    policy: FilePolicy,
+    *,
+    redirect_to: Path | None = None,
+    own_log: str = "",
+) -> list[Decision]:
+    """Decide about every file; nothing is changed. All records of a file share its fate.
+
+    :param redirect_to: folder of the copies that the job gets with FilePolicy.REDIRECT.
+    :param own_log: path of the log that `run` gave the job.
+    """
     by_path: dict[str, list[FileRecord]] = {}
     for record in records:
         by_path.setdefault(record.path, []).append(record)
     decisions = []
     for group in by_path.values():
         first = lead(group)
-        decision = decide(first, observe(first), policy)
+        decision = decide(first, observe(first), policy, own_log=first.path == own_log)
+        if decision.act is Act.REDIRECT and redirect_to is not None:
+            target = _redirected(first, redirect_to)
+            if target.exists():
+                decision = Decision(first, Act.REFUSE, f"{target} exists already; name another DIR")
         decisions += [replace(decision, record=record) for record in group]
     return decisions
 
@@ -109,7 +123,7 @@ def apply(
                 os.truncate(path, record.size)
                 notes.append(f"cut {path} back to {record.size} bytes, the tail is in {saved}")
             case Act.REWRITE if first:
-                saved = path.with_name(f"{path.name}.cw-{tag}")
+                saved = _unused(path.with_name(f"{path.name}.cw-{tag}"))
                 # A new file: a stranger that has the old one mapped must not see it change.
                 path.rename(saved)
                 _create(record, carried(record))
@@ -122,7 +136,7 @@ def apply(
                 notes.append(f"kept {path}; the job goes on {where}")
             case Act.REDIRECT:
                 assert redirect_to is not None
-                target = redirect_to / record.path.lstrip("/")
+                target = _redirected(record, redirect_to)
                 if first:
                     _copy_to(target, record, carried)
                     notes.append(f"redirected {path} to {target}")
@@ -130,6 +144,19 @@ def apply(
         if decision.unproven and first:
             notes.append(f"{path}: its first {record.size} bytes could not be compared with the snapshot's")
     return edits, notes
+
+
+def _redirected(record: FileRecord, folder: Path) -> Path:
+    return folder / record.path.lstrip("/")
+
+
+def _unused(path: Path) -> Path:
+    """`path`, or with a number behind it when there is such a file: nothing saved is overwritten."""
+    number, found = 1, path
+    while found.exists():
+        number += 1
+        found = path.with_name(f"{path.name}.{number}")
+    return found
 
 
 def _own(path: Path, record: FileRecord) -> None:
@@ -146,8 +173,8 @@ def _create(record: FileRecord, content: bytes) -> None:
 
 
 def _save_tail(path: Path, size: int, tag: str) -> Path:
-    saved = path.with_name(f"{path.name}.cw-tail-{tag}")
-    with path.open("rb") as source, saved.open("wb") as target:
+    saved = _unused(path.with_name(f"{path.name}.cw-tail-{tag}"))
+    with path.open("rb") as source, saved.open("xb") as target:
         source.seek(size)
         shutil.copyfileobj(source, target)
     return saved

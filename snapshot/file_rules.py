@@ -75,8 +75,16 @@ def lead(records: Sequence[FileRecord]) -> FileRecord:
     return max(records, key=lambda r: 2 * (r.writable and not r.append) + r.writable)
 
 
-def decide(record: FileRecord, now: FileNow, policy: FilePolicy) -> Decision:
-    """Decide about one file by its leading record."""
+def decide(record: FileRecord, now: FileNow, policy: FilePolicy, *, own_log: bool = False) -> Decision:
+    """Decide about one file by its leading record.
+
+    :param own_log: it is the log that `run` gave the job: made again where it is missing, and where
+        `logs` looks for it whatever the policy.
+    """
+    if own_log and record.append:
+        return (
+            Decision(record, Act.APPEND) if now.exists else Decision(record, Act.CREATE_EMPTY, "it is gone")
+        )
     if record.writable:
         return _decide_writable(record, now, policy)
     if not now.exists:
@@ -92,10 +100,17 @@ def _recreate(record: FileRecord) -> Decision:
     return Decision(record, Act.REFUSE, "it does not exist")
 
 
+def _other_mode(record: FileRecord, now: FileNow) -> str:
+    """criu checks the mode of every file."""
+    if record.mode & _PERMISSIONS == now.mode & _PERMISSIONS:
+        return ""
+    return f"its mode is {now.mode & _PERMISSIONS:o}, it was {record.mode & _PERMISSIONS:o}"
+
+
 def _difference(record: FileRecord, now: FileNow) -> str:
     """Why a file can't be taken for the one of the snapshot; empty when it can."""
-    if record.mode & _PERMISSIONS != now.mode & _PERMISSIONS:
-        return f"its mode is {now.mode & _PERMISSIONS:o}, it was {record.mode & _PERMISSIONS:o}"
+    if why := _other_mode(record, now):
+        return why
     if now.size > record.size:
         return f"it grew from {record.size} to {now.size} bytes"
     if now.size < record.size:
@@ -126,6 +141,8 @@ def _decide_writable(record: FileRecord, now: FileNow, policy: FilePolicy) -> De
             return Decision(record, Act.CREATE_EMPTY, "it is gone")
         return _recreate(record)
     if record.append:
+        if why := _other_mode(record, now):
+            return Decision(record, Act.REFUSE, why)
         return Decision(record, Act.APPEND)
     why = _difference(record, now)
     if not why:

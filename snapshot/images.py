@@ -173,3 +173,10 @@ def tasks(folder: Path) -> list[ImagedTask]:
 def has_memory(folder: Path, ns_pid: int) -> bool:
     """Whether a dumped process has memory at all: zombies have none."""
     return (folder / f"mm-{ns_pid}.img").exists()
+
+
+def run_id(folder: Path) -> str:
+    """What criu called its run when it made the dump; part of the name of its nftables table
+    (criu/netfilter.c, nftables_get_table)."""
+    (inventory,) = load(folder / "inventory.img", "inventory", "inventory_entry")
+    return str(inventory.dump_criu_run_id)

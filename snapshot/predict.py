@@ -56,7 +56,7 @@ def predict(tree: Tree) -> Prediction:
         try:
             status = procfs.status(member.pid)
             descriptors += len(procfs.descriptors(member.pid))
-        except ProcessGoneError:
+        except (ProcessGoneError, PermissionError):
             continue
         processes += 1
         threads += int(status["Threads"])

@@ -17,6 +17,7 @@ from cw_snapshot.snapshot.criu_binary import Criu
 from cw_snapshot.snapshot.findings import Finding, Severity
 from cw_snapshot.snapshot.pagemap import Pagemap
 from cw_snapshot.snapshot.procfs import Descriptor, Mapping, ProcessGoneError
+from cw_snapshot.snapshot.socket_peers import SOCK_STREAM, tcp_to_outside, unix_peers, unix_sockets
 from cw_snapshot.snapshot.tree import SHADOW_COMM, Member, Tree
 
 _PLAIN_DEVICES = {"null", "zero", "full", "random", "urandom", "kmsg", "tty", "ptmx"}
@@ -73,16 +74,19 @@ def gather(tree: Tree) -> list[ProcessFacts]:
                     procfs.namespace(member.pid, "ipc") != our_ipc,
                 )
             )
-        except ProcessGoneError:
+        except (ProcessGoneError, PermissionError):
             continue
     return facts
 
 
 def inspect(tree: Tree, facts: Sequence[ProcessFacts], criu: Criu) -> list[Finding]:
     """All findings about a job, the worst first."""
-    findings = [finding for one in facts for finding in _about_process(one, criu)]
-    findings += _about_root(tree)
+    findings = list(_about_root(tree))
+    if findings:
+        return findings  # nothing else can be asked of such a tree
+    findings += [finding for one in facts for finding in _about_process(one, criu)]
     findings += _about_orphans(tree)
+    findings += _about_connections(tree, facts)
     findings += _about_users(facts)
     findings += _about_memory(facts)
     return sorted(findings, key=lambda f: -f.severity)
@@ -241,6 +245,34 @@ def _about_orphans(tree: Tree) -> Iterator[Finding]:
                 "a process of the job has left its tree and would be lost",
                 f"pid {pid} ({stat.comm})",
                 "let it end, or start it in the foreground",
+            )
+
+
+def _about_connections(tree: Tree, facts: Sequence[ProcessFacts]) -> Iterator[Finding]:
+    """Connections of which the snapshot would hold one end only."""
+    holder = {
+        int(d.target[8:-1]): f"pid {one.member.pid} ({one.comm}) fd {d.fd}"
+        for one in facts
+        for d in one.descriptors
+        if d.target.startswith("socket:[")
+    }
+    for connection in tcp_to_outside(tree.root.pid, holder):
+        yield Finding(
+            "tcp-outside",
+            Severity.WARNING,
+            "a connection to a process outside the job: after a restore it is reset",
+            f"{holder[connection.inode]} {connection}",
+        )
+    if procfs.namespace(tree.root.pid, "net") != procfs.namespace(os.getpid(), "net"):
+        return  # criu refuses by itself what is not seen here
+    kinds = unix_sockets(tree.root.pid)
+    for inode, peer in unix_peers().items():
+        if inode in holder and peer not in holder and kinds.get(inode) == SOCK_STREAM:
+            yield _refuse(
+                "unix-outside",
+                "a unix connection to a process outside the job can't be dumped",
+                f"{holder[inode]} -> socket:[{peer}]",
+                "close it before the take, or start the other process as part of the job",
             )
 
 

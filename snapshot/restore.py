@@ -28,7 +28,7 @@ from cw_snapshot.errors import CwError, ExitCode
 from cw_snapshot.snapshot import family_images, images, platform_facts, procfs, tree
 from cw_snapshot.snapshot.criu_binary import Criu
 from cw_snapshot.snapshot.criu_session import NO_BREAKPOINTS, CriuSession
-from cw_snapshot.snapshot.dump_options import restore_options
+from cw_snapshot.snapshot.dump_options import LOG_LEVEL, restore_options
 from cw_snapshot.snapshot.file_evidence import FileRecord
 from cw_snapshot.snapshot.file_restore import (
     CarriedBytes,
@@ -39,6 +39,7 @@ from cw_snapshot.snapshot.file_restore import (
 )
 from cw_snapshot.snapshot.file_rules import Decision, FilePolicy
 from cw_snapshot.snapshot.findings import Finding, refusals
+from cw_snapshot.snapshot.guard import Guard
 from cw_snapshot.snapshot.launch import OFFERED_STDIO, Launched, host_pid, launch_restorer
 from cw_snapshot.snapshot.memory import Kept, ProcessSink
 from cw_snapshot.snapshot.skeleton import (
@@ -126,6 +127,8 @@ class NodeRestore:
         log: Path = _NOWHERE,
         status: Path = _NOWHERE,
         limits: RestoreLimits | None = None,
+        guard_log: Path = _NOWHERE,
+        log_level: int = LOG_LEVEL,
     ) -> None:
         self._metadata = metadata
         self._criu = criu
@@ -133,6 +136,10 @@ class NodeRestore:
         self._work: WorkFolder | None = None
         self._limits = limits or RestoreLimits(timedelta(), timedelta())
         self._output = log
+        self._guard_log = guard_log
+        self._log_level = log_level
+        self._guard: Guard | None = None
+        self._went = False
         self._status = status
         self._files = [FileRecord.from_json(record) for record in metadata["files"]]
         self._decisions: list[Decision] = []
@@ -152,12 +159,14 @@ class NodeRestore:
         """criu's log, until :meth:`end`."""
         return self._images / "restore.log" if self._work is not None else None
 
-    def plan(self, policy: FilePolicy) -> tuple[list[Finding], list[Decision]]:
+    def plan(
+        self, policy: FilePolicy, redirect_to: Path | None = None
+    ) -> tuple[list[Finding], list[Decision]]:
         """What would be done, or :class:`RestoreRefusedError` / `FilesDifferError`. Nothing is changed."""
         findings = platform_facts.differences(self._metadata["platform"], self._criu)
         if bad := refusals(findings):
             raise RestoreRefusedError(evidence=[str(f) for f in bad])
-        self._decisions = decide_all(self._files, policy)
+        self._decisions = decide_all(self._files, policy, redirect_to=redirect_to, own_log=str(self._output))
         missing = [d for d in self._metadata["directories"] if not Path(d).is_dir()]
         refuse_if_needed(self._decisions, missing)
         return findings, self._decisions
@@ -193,6 +202,11 @@ class NodeRestore:
         tasks = images.tasks(self._images)
         used = {pid for t in tasks for pid in (t.ns_pid, t.pgid, t.sid, *t.threads)}
         images_fd = os.open(self._images, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        assert self._work is not None
+        self._guard = guard = Guard(
+            self._work, "restore", os.getpid(), give_up=self._limits.go, log=self._guard_log
+        )
+        guard.table(images.run_id(self._images))
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             self.launched = launch_restorer(
@@ -210,8 +224,9 @@ class NodeRestore:
         finally:
             theirs.close()
             os.close(images_fd)
+        guard.root(self.launched.init)
         self._session = CriuSession(ours, what="restore the job", log=self._images / "restore.log")
-        options = restore_options(images_fd, shell_job=self._metadata["shell_job"])
+        options = restore_options(images_fd, shell_job=self._metadata["shell_job"], log_level=self._log_level)
         for pipe, fd in pipes.items():
             options.inherit_fd.add(key=pipe, fd=OFFERED_STDIO + fd)
         self._session.request("RESTORE", options)
@@ -249,6 +264,7 @@ class NodeRestore:
             raise TasksNotStoppedError(evidence=[error.message]) from error
         stopped_before = {m.pid for m in restored.living if m.ns_pid in self._metadata["stopped_before"]}
         tree.go(restored.members, frozenset(stopped_before))
+        self._went = True
         return root
 
     def _wait_stopped(self, members: Sequence[tree.Member]) -> None:
@@ -260,16 +276,22 @@ class NodeRestore:
             time.sleep(0.0005)
 
     def end(self) -> None:
-        """Remove the work files; the job is not touched."""
+        """Remove the work files; the job is not touched. Until then the guard would end it."""
+        if self._went and self._guard is not None:
+            self._guard.went()
         if self._session is not None:
             self._session.close()
             self._session = None
         if self._work is not None:
             self._work.remove()
             self._work = None
+        if self._guard is not None:
+            self._guard.close()
+            self._guard = None
 
     def abort(self) -> None:
         """Remove the half-made tree: the end of its cw-init ends all of it."""
+        self._went = False
         for sink in self._sinks:
             sink.close()
         if self.launched is not None:

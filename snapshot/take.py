@@ -20,7 +20,6 @@ import select
 import socket
 import time
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -44,12 +43,14 @@ from cw_snapshot.snapshot.criu_session import (
     CriuTimeoutError,
     start_criu,
 )
-from cw_snapshot.snapshot.dump_options import dump_options
+from cw_snapshot.snapshot.dump_options import LOG_LEVEL, dump_options
 from cw_snapshot.snapshot.entering import entrance
 from cw_snapshot.snapshot.file_evidence import StopEvidence
 from cw_snapshot.snapshot.findings import Finding
+from cw_snapshot.snapshot.guard import Guard, NoGuardError, put_right
 from cw_snapshot.snapshot.journal import Fault, Journal, PluginStats, State
 from cw_snapshot.snapshot.native import plugin_dir, plugin_path
+from cw_snapshot.snapshot.phases import Limits, PauseTimes
 from cw_snapshot.snapshot.shadow_pages import ShadowPages, Stream
 from cw_snapshot.snapshot.spool import Bytes, FileBytes
 from cw_snapshot.snapshot.task_memory import TaskMemory
@@ -71,50 +72,12 @@ class TreeChangedError(CwError):
 
 
 class ShadowMakerFailedError(CwError):
-    """The shadow maker left a task of the job changed.
+    """The shadow maker had to leave a task of the job changed; it was put back from the journal.
 
-    Fix: `cw-snapshot doctor --fix` repairs it from the journal.
+    Fix: take again.
     """
 
-    exit_code = ExitCode.HARMED
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """How long each phase may take."""
-
-    open: timedelta
-    stop: timedelta
-    """One try."""
-    stop_tries: int
-    skeleton: timedelta
-    shadow: timedelta
-    hold: timedelta
-    """Longest time for which tasks are held when their pages must be read directly."""
-    give_up: timedelta
-    """How long criu may take to give up cleanly before it is killed."""
-
-
-@dataclass(slots=True)
-class PauseTimes:
-    """Seconds after the first SIGSTOP at which each point of the pause was reached."""
-
-    begin: float = 0.0
-    """CLOCK_MONOTONIC of the first SIGSTOP."""
-    stopped: float = 0.0
-    frozen: float = 0.0
-    dumped: float = 0.0
-    read: float = 0.0
-    """Files and mappings that must be read during the stop have been read."""
-    shadowed: float = 0.0
-    went: float = 0.0
-
-    def mark(self, name: str) -> None:
-        setattr(self, name, time.monotonic() - self.begin)
-
-    def to_json(self) -> dict[str, float]:
-        names = ("stopped", "frozen", "dumped", "read", "shadowed", "went")
-        return {name: round(getattr(self, name), 6) for name in names}
+    exit_code = ExitCode.ABORTED
 
 
 class NodeTake:
@@ -122,16 +85,28 @@ class NodeTake:
 
     :param tree: the tree as found; it may still change.
     :param name: of this take, unique on the node; names its work folder.
+    :param log_level: of criu.
+    :param guard_log: file in which the guard tells what it did, if it has to.
     :param fault: test switch for the shadow maker.
     """
 
     def __init__(
-        self, tree: Tree, *, criu: Criu, name: str, limits: Limits, fault: Fault | None = None
+        self,
+        tree: Tree,
+        *,
+        criu: Criu,
+        name: str,
+        limits: Limits,
+        guard_log: Path = Path(os.devnull),
+        log_level: int = LOG_LEVEL,
+        fault: Fault | None = None,
     ) -> None:
         self.tree = tree
         self._criu = criu
         self._name = name
         self._limits = limits
+        self._guard_log = guard_log
+        self._log_level = log_level
         self._fault = fault
         self._root_dir = trees.root_folder(tree.root.pid)
         self._foresight: dict[int, Foresight] = {}
@@ -145,6 +120,8 @@ class NodeTake:
         self._processes: list[dict[str, Any]] = []
         self._root_facts: describe.RootFacts | None = None
         self._stopped = False
+        self._guard: Guard | None = None
+        self._to_repair = False
         self.times = PauseTimes()
         self.without_shadow: list[str] = []
         """Processes whose pages were read during the stop, and why."""
@@ -176,8 +153,11 @@ class NodeTake:
         self._root_facts = describe.root_facts(self.tree.root)
         way = entrance(self.tree.root.pid)
         if way.as_user:
-            os.chown(work.path, way.uid, way.gid)
+            # The folder stays ours: a guard trusts what is in it. The user's criu passes through.
+            work.path.chmod(0o711)
             os.chown(self._images, way.uid, way.gid)
+        self._guard = Guard(work, "take", os.getpid(), give_up=self._limits.give_up, log=self._guard_log)
+        self._guard.root(self.tree.root.pid)
         room = 2 * len(self.tree.members) + _SPARE_ROOM
         self._journal = Journal(work.path / "journal", room, hold=self._limits.hold, fault=self._fault)
         flags = {pid: seen.flags for pid, seen in self._foresight.items()}
@@ -187,7 +167,7 @@ class NodeTake:
         images_fd = os.open(self._images, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             environment = {
-                **way.environment(work.path),
+                **way.environment(self._images),
                 **NO_BREAKPOINTS,
                 "CRIU_LIBS_DIR": str(plugin_dir()),
                 "CW_COW_JOURNAL": str(self._journal.fd),
@@ -201,7 +181,11 @@ class NodeTake:
                 what="dump the job",
                 log=self._images / "dump.log",
             )
-            self._session.request("DUMP", dump_options(self.tree.root, images_fd, unprivileged=way.as_user))
+            self._guard.criu(self._session.pid)
+            self._session.request(
+                "DUMP",
+                dump_options(self.tree.root, images_fd, unprivileged=way.as_user, log_level=self._log_level),
+            )
             self._session.until("pre-dump", self._limits.open)
         finally:
             theirs.close()
@@ -212,10 +196,15 @@ class NodeTake:
 
     def stop(self) -> None:
         """Stop every task; a tree that does not stop in time is let go and tried again."""
+        guard = self._guard
+        if guard is None or not guard.alive():
+            raise NoGuardError(why="it has ended")
+        if self._limits.pause is not None:
+            guard.deadline(self._limits.pause + 2 * self._limits.give_up)
         for attempt in range(self._limits.stop_tries):
             self.times = PauseTimes(begin=time.monotonic())
             try:
-                self.tree = trees.stop(self.tree, self._limits.stop)
+                self.tree = trees.stop(self.tree, self._limits.stop, guard.stopped_before)
             except trees.StopTimeoutError:
                 if attempt + 1 == self._limits.stop_tries:
                     raise
@@ -230,14 +219,21 @@ class NodeTake:
         been read."""
         session = self._running_session
         session.answer(True)
-        session.until("query-ext-files", self._limits.skeleton)
+        session.until("query-ext-files", self._left(self._limits.skeleton))
         self.times.mark("frozen")
         session.answer(True)
-        session.until("post-dump", self._limits.skeleton)
+        session.until("post-dump", self._left(self._limits.skeleton))
         self.times.mark("dumped")
         self._check_tasks()
         self._read_while_stopped()
         self.times.mark("read")
+
+    def _left(self, limit: timedelta) -> timedelta:
+        """What is left of the pause, at most `limit`."""
+        if self._limits.pause is None:
+            return limit
+        passed = timedelta(seconds=time.monotonic() - self.times.begin)
+        return min(limit, max(self._limits.pause - passed, timedelta()))
 
     @property
     def _running_session(self) -> CriuSession:
@@ -269,10 +265,10 @@ class NodeTake:
         session.answer(True)
         sources: list[socket.socket | CriuSession] = [hold, session]
         while True:
-            ready, _, _ = select.select(sources, [], [], self._limits.shadow.total_seconds())
+            limit = self._left(self._limits.shadow)
+            ready, _, _ = select.select(sources, [], [], limit.total_seconds())
             if not ready:
-                seconds = self._limits.shadow.total_seconds()
-                raise CriuTimeoutError(stage="the shadows", seconds=seconds)
+                raise CriuTimeoutError(stage="the shadows", seconds=limit.total_seconds())
             if hold in ready:
                 if hold.recv(1) == b"H":
                     self._copy_held(journal)
@@ -280,7 +276,7 @@ class NodeTake:
                 else:
                     sources.remove(hold)
                 continue
-            event = session.next("the shadows", self._limits.shadow)
+            event = session.next("the shadows", limit)
             if not isinstance(event, Callback):
                 break
             session.answer(True)
@@ -289,6 +285,7 @@ class NodeTake:
         self.times.mark("shadowed")
         dirty = [f"pid {e.pid}: {e.reason}" for e in journal.entries() if e.state is State.DIRTY]
         if dirty:
+            self._to_repair = True
             raise ShadowMakerFailedError(evidence=dirty)
 
     def _copy_held(self, journal: Journal) -> None:
@@ -309,6 +306,8 @@ class NodeTake:
         trees.go(self.tree.members, self.tree.stopped_before)
         self.times.mark("went")
         self._stopped = False
+        if self._guard is not None:
+            self._guard.went()
 
     # -- after the pause ----------------------------------------------------------------
 
@@ -351,20 +350,33 @@ class NodeTake:
         if self._work is not None:
             self._work.remove()
             self._work = None
+        if self._guard is not None:
+            self._guard.close()
+            self._guard = None
 
     def abort(self) -> None:
         """Give up before or after `go`: the job runs on, nothing of the take is left."""
         try:
             if self._session is not None:
-                try:
-                    self._session.give_up(self._limits.give_up)
-                except CwError:
-                    self._session.kill()
-                    raise
+                self._give_up(self._session)
         finally:
-            if self._stopped:
-                self.go()
-            self.end()
+            try:
+                if self._to_repair and self._work is not None:
+                    put_right(self._work.path)
+            finally:
+                if self._stopped:
+                    self.go()
+                self.end()
+
+    def _give_up(self, session: CriuSession) -> None:
+        try:
+            session.give_up(self._limits.give_up)
+        except CwError:
+            session.kill()
+            raise
+        finally:
+            # A dead criu leaves sockets in repair mode, a table that drops packets, changed tasks.
+            self._to_repair |= session.died
 
     def _close(self) -> None:
         if self._hold is not None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -112,10 +112,11 @@ def _all_stopped(pid: int) -> bool:
 class _Stopping:
     """One try to stop a tree."""
 
-    def __init__(self, before: Tree, limit: timedelta) -> None:
+    def __init__(self, before: Tree, limit: timedelta, on_stopped: Callable[[int], None]) -> None:
         self._known = {m.pid: m.ns_pid for m in before.members}
         self._root = before.root
         self._limit = limit
+        self._on_stopped = on_stopped
         self._deadline = time.monotonic() + limit.total_seconds()
         self.members: list[Member] = []
         self.signalled: list[Member] = []
@@ -144,6 +145,7 @@ class _Stopping:
             with suppress(ProcessLookupError, ProcessGoneError):
                 if procfs.read_stat(member.pid).state == "T":
                     self.stopped_before.add(member.pid)
+                    self._on_stopped(member.pid)
                     continue
                 os.kill(member.pid, signal.SIGSTOP)
                 self.signalled.append(member)
@@ -172,17 +174,21 @@ def root_folder(pid: int) -> Path:
     theirs = procfs.PROC / str(pid) / "root"
     try:
         return Path("/") if theirs.samefile("/") else theirs
+    except PermissionError:
+        return theirs  # preflight tells what is wrong with such a process
     except (FileNotFoundError, ProcessLookupError) as error:
         raise TreeGoneError(pid=pid) from error
 
 
-def stop(before: Tree, limit: timedelta) -> Tree:
+def stop(before: Tree, limit: timedelta, on_stopped: Callable[[int], None] = lambda _: None) -> Tree:
     """Stop every task below the root of `before`, which is the tree as found earlier.
+
+    :param on_stopped: told of each task that somebody else had stopped, as soon as it is found.
 
     Returns the tree as it stands stopped. When a task does not stop in time, everything is let
     go again and :class:`StopTimeoutError` is raised; the caller may try once more.
     """
-    stopping = _Stopping(before, limit)
+    stopping = _Stopping(before, limit, on_stopped)
     try:
         return stopping.run()
     except BaseException:

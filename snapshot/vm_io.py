@@ -1,8 +1,12 @@
 """Copying between our memory and another process's.
 
-process_vm_readv(2) and process_vm_writev(2) copy at about twice the rate of /proc/PID/mem, which
-goes page by page through a buffer, but respect the protection of mappings. /proc/PID/mem ignores
-it (FOLL_FORCE): mappings without read permission and read-only private ones need it.
+Reading goes through /proc/PID/mem, which ignores the protection of mappings (FOLL_FORCE), and never
+through process_vm_readv(2): that pins the pages (mm/process_vm_access.c, FOLL_PIN), and the kernel
+gives a process a copy of its own of every copy-on-write page that is to be pinned
+(mm/gup.c, gup_must_unshare): reading a shadow would double the job's memory.
+
+Writing goes through process_vm_writev(2), at about twice the rate of /proc/PID/mem, and where the
+protection forbids that, in read-only private mappings, through /proc/PID/mem.
 """
 
 from __future__ import annotations
@@ -25,27 +29,25 @@ _MOST_PARTS = 1024
 """IOV_MAX."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
-_Transfer = Callable[..., int]
 
 
-def _prototype(name: str) -> _Transfer:
+def _prototype(name: str) -> Callable[..., int]:
     function = getattr(_libc, name)
     vector = ctypes.POINTER(_IoVec)
     function.argtypes = (ctypes.c_int, vector, ctypes.c_ulong, vector, ctypes.c_ulong, ctypes.c_ulong)
     function.restype = ctypes.c_ssize_t
-    found: _Transfer = function
+    found: Callable[..., int] = function
     return found
 
 
-_readv = _prototype("process_vm_readv")
 _writev = _prototype("process_vm_writev")
 
 
-def _transfer(function: _Transfer, pid: int, address: int, parts: Sequence[Buffer]) -> int:
-    """Copy between `parts` and one range of the process; returns how far it went, -1 for nowhere."""
+def _write(pid: int, address: int, parts: Sequence[Buffer]) -> int:
+    """Copy `parts` to an address of the process; returns how far it went, -1 for nowhere."""
     local = (_IoVec * len(parts))(*(_IoVec(_address(part), len(part)) for part in parts))
     remote = _IoVec(address, sum(map(len, parts)))
-    return function(pid, local, len(parts), ctypes.byref(remote), 1, 0)
+    return _writev(pid, local, len(parts), ctypes.byref(remote), 1, 0)
 
 
 def _address(data: Buffer) -> int:
@@ -71,11 +73,11 @@ class ProcessMemory:
             self._fd = -1
 
     def read_into(self, address: int, buffer: memoryview) -> None:
-        """Fill `buffer`: the fast way as far as it goes, the rest through /proc/PID/mem.
+        """Fill `buffer`.
 
         :raises OSError: it can't be read; ESRCH when the process has died.
         """
-        done = max(0, _transfer(_readv, self.pid, address, [buffer]))
+        done = 0
         while done < len(buffer):
             count = os.preadv(self._fd, [buffer[done:]], address + done)
             if count == 0:  # no address space any more
@@ -90,7 +92,7 @@ class ProcessMemory:
         """
         for first in range(0, len(parts), _MOST_PARTS):
             group = parts[first : first + _MOST_PARTS]
-            done = max(0, _transfer(_writev, self.pid, address, group))
+            done = max(0, _write(self.pid, address, group))
             for part in group:
                 if done < len(part):
                     self._force(address + done, memoryview(part)[done:])

@@ -8,11 +8,15 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 _PARENT = Path("/dev/shm")
 """A tmpfs on every Linux; images are written to it during the pause."""
 _PREFIX = "cw-snapshot."
+
+GUARD_FILE = "guard"
+"""Says what is going on; without it the operation has ended."""
 
 
 class WorkFolder:
@@ -25,13 +29,32 @@ class WorkFolder:
         fcntl.flock(self._fd, fcntl.LOCK_EX)
 
     def remove(self) -> None:
-        shutil.rmtree(self.path, ignore_errors=True)
+        remove_folder(self.path)
         os.close(self._fd)
+
+
+def remove_folder(path: Path) -> None:
+    """Remove a work folder, the guard's file last: whoever dies in between leaves the guard its work."""
+    for entry in path.iterdir():
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry, ignore_errors=True)
+        elif entry.name != GUARD_FILE:
+            entry.unlink(missing_ok=True)
+    (path / GUARD_FILE).unlink(missing_ok=True)
+    shutil.rmtree(path, ignore_errors=True)
 
 
 def abandoned_folders() -> list[Path]:
     """Work folders whose owner has died."""
-    found = []
+    return [path for path, in_use in _folders() if not in_use]
+
+
+def folders_in_use() -> list[Path]:
+    """Work folders of takes and restores that are under way."""
+    return [path for path, in_use in _folders() if in_use]
+
+
+def _folders() -> Iterator[tuple[Path, bool]]:
     for path in sorted(_PARENT.glob(f"{_PREFIX}*")):
         try:
             fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -39,9 +62,8 @@ def abandoned_folders() -> list[Path]:
             continue
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            found.append(path)
+            yield path, False
         except BlockingIOError:
-            pass
+            yield path, True
         finally:
             os.close(fd)
-    return found

@@ -190,10 +190,19 @@ class SnapshotNotFoundError(CwError):
     exit_code = ExitCode.NOT_FOUND
 
 
+class NameTakenError(CwError):
+    """A new snapshot can't be named "{name}": {why}.
+
+    Fix: choose another name; `cw-snapshot list` shows those that are taken.
+    """
+
+    exit_code = ExitCode.REFUSED
+
+
 class SnapshotAmbiguousError(CwError):
     """The name "{token}" fits {count} snapshots.
 
-    Fix: give more of the id.
+    Fix: give one of these ids, or more of it.
     """
 
     exit_code = ExitCode.USAGE

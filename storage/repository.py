@@ -28,6 +28,7 @@ from cw_snapshot.storage.errors import (
     ConfigDamagedError,
     IndexDamagedError,
     IntegrityError,
+    NameTakenError,
     ObjectMissingError,
     PackDamagedError,
     RepositoryExistsError,
@@ -167,6 +168,14 @@ class Repository:
             candidates = [f"{ref.job}/{ref.snapshot}" for ref in found]
             raise SnapshotAmbiguousError(token=token, count=len(found), evidence=candidates)
         return found[0]
+
+    def refuse_name(self, name: str) -> None:
+        """Raise :class:`NameTakenError` unless a new snapshot can have this name."""
+        if name == "latest" or is_snapshot_id(name):
+            raise NameTakenError(name=name, why="it means something else")
+        for ref in self.list_snapshots():
+            if self._label(ref) == name:
+                raise NameTakenError(name=name, why=f"{ref.job}/{ref.snapshot} is")
 
     def delete_snapshot(self, ref: SnapshotRef) -> None:
         """Delete the commit object: the snapshot no longer exists. Its chunks stay until a prune.

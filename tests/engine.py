@@ -72,7 +72,6 @@ class Engine:
         }
         self._others: list[subprocess.Popen[bytes]] = []
         self._shared_memory: set[Path] = set()
-        self._left_before = leftovers()
         self.ok("repo", "init")
 
     # -- commands -----------------------------------------------------------------------
@@ -155,9 +154,21 @@ class Engine:
         return process
 
     def assert_clean(self) -> None:
-        """Nothing of a take or restore is left on the machine. What others do there at the same
-        time comes and goes."""
-        eventually("nothing is left", lambda: leftovers() <= self._left_before, 10)
+        """Nothing of our takes and restores is left on the machine."""
+        eventually("nothing is left", lambda: not self.leftovers(), 10)
+
+    def leftovers(self) -> set[str]:
+        """Work folders and shadows of our operations that nobody uses."""
+        operations = {p.name for p in (self.state / "operations").glob("*")}
+        folders = work_folder.abandoned_folders()
+        found = {str(f) for f in folders if f.name.partition(".")[2] in operations}
+        inits = {view.record.init for view in self.store.all()}
+        for pid in shadows.find_shadows():
+            with suppress(procfs.ProcessGoneError):
+                # Those of a job without a cw-init are in our own pid namespace.
+                if procfs.read_stat(pid).ppid in inits or procfs.ns_pid(pid) == pid:
+                    found.add(f"shadow {pid}")
+        return found
 
     def clean_up(self) -> None:
         for view in self.store.all():
@@ -172,9 +183,14 @@ class Engine:
                 file.unlink()
 
 
-def leftovers() -> set[str]:
-    """What dead takes and restores have left on the machine."""
-    return {str(found) for found in (*shadows.find_shadows(), *work_folder.abandoned_folders())}
+def shadows_of(engine: Engine, name: str) -> list[int]:
+    """The shadows of a job's processes: they become children of its cw-init."""
+    found = []
+    for pid in shadows.find_shadows():
+        with suppress(procfs.ProcessGoneError):
+            if procfs.read_stat(pid).ppid == engine.store.find(name).record.init:
+                found.append(pid)
+    return found
 
 
 def shared_memory_files(root: int) -> set[Path]:

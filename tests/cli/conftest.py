@@ -13,6 +13,10 @@ import pytest
 
 from cw_snapshot.cli import main
 from cw_snapshot.coordinator.jobs import JobRecord, JobStore
+from cw_snapshot.storage.broker import LocalBroker
+from cw_snapshot.storage.commit import NodeManifest
+from cw_snapshot.storage.repository import Repository
+from cw_snapshot.storage.writer import TreeWriter
 
 
 @dataclass(frozen=True)
@@ -57,6 +61,19 @@ def run(
         return Done(code, out, err)
 
     return run_words
+
+
+@pytest.fixture
+def snapshot(run: Run, repository: Path) -> str:
+    """A snapshot `best` of a job `llama` in the repository, without processes."""
+    run("repo", "init")
+    opened = Repository.open(str(repository))
+    with TreeWriter(opened, LocalBroker(opened.load_index()), threads=1, memory=128 << 20) as writer:
+        manifest = writer.finish({"processes": [], "files": [], "platform": {}})
+    nodes = [NodeManifest("node1", manifest.digest, manifest.size)]
+    summary = {"take": {"pause_seconds": 0.02, "pages": {"seen_bytes": 4096}}, "processes": 3, "job": None}
+    commit = opened.commit(job="llama", incarnation=2, nodes=nodes, indexes=[], name="best", summary=summary)
+    return commit.snapshot
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""`list`, `show`, `verify` and `rm` of a repository with a snapshot that somebody else stored."""
+"""`list` of a repository with one snapshot."""
 
 from __future__ import annotations
 
@@ -6,23 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cw_snapshot.storage.broker import LocalBroker
-from cw_snapshot.storage.commit import NodeManifest
-from cw_snapshot.storage.repository import Repository
-from cw_snapshot.storage.writer import TreeWriter
 from tests.cli.conftest import Run
-
-
-@pytest.fixture
-def snapshot(run: Run, repository: Path) -> str:
-    run("repo", "init")
-    opened = Repository.open(str(repository))
-    with TreeWriter(opened, LocalBroker(opened.load_index()), threads=1, memory=128 << 20) as writer:
-        manifest = writer.finish({"processes": [], "files": [], "platform": {}})
-    nodes = [NodeManifest("node1", manifest.digest, manifest.size)]
-    summary = {"take": {"pause_seconds": 0.02, "pages": {"seen_bytes": 4096}}, "processes": 3, "job": None}
-    commit = opened.commit(job="llama", incarnation=2, nodes=nodes, indexes=[], name="best", summary=summary)
-    return commit.snapshot
 
 
 def test_list(run: Run, snapshot: str) -> None:
@@ -31,7 +15,7 @@ def test_list(run: Run, snapshot: str) -> None:
     text = run("list").out
     for word in (snapshot, "llama", "best", "20 ms", "4.0 KiB"):
         assert word in text
-    assert run("list", "other", "--json").json["snapshots"] == []
+    assert run("list", "other").code == 6
 
 
 @pytest.mark.parametrize("damage", [b"", b"{}", b"not json"])
@@ -44,11 +28,3 @@ def test_a_damaged_commit_hides_no_other(run: Run, snapshot: str, repository: Pa
     assert done.code == 7
     assert [s["snapshot"] for s in done.json["snapshots"]] == [snapshot]
     assert len(done.json["damaged"]) == 1
-
-
-def test_verify_and_rm(run: Run, snapshot: str) -> None:
-    assert run("verify", snapshot, "--json").json["ok"] is True
-    assert run("verify", snapshot, "--sample=120%").code == 2
-    assert run("rm", "best", "nothing").code == 6
-    assert run("rm", "best", "--json").json["deleted"] == [f"llama/{snapshot}"]
-    assert run("list", "--json").json["snapshots"] == []

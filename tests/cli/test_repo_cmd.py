@@ -17,6 +17,15 @@ def test_init(run: Run, repository: Path) -> None:
     assert str(repository) in again.err
 
 
+def test_a_folder_with_other_files_is_left_alone(run: Run, repository: Path) -> None:
+    repository.mkdir()
+    (repository / "thesis.tex").touch()
+    done = run("repo", "init")
+    assert done.code == 2
+    assert "other files" in done.err
+    assert [p.name for p in repository.iterdir()] == ["thesis.tex"]
+
+
 def test_a_repository_must_be_named(run: Run) -> None:
     done = run("repo", "init", "--repo", "")
     assert done.code == 2

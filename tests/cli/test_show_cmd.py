@@ -13,6 +13,7 @@ def test_redact() -> None:
         "HF_TOKEN=t",
         "MY_PASSWORD=",
         "odd",
+        "DATABASE_URL=postgres://u:pw@h/db",
     ]
     assert redact(given) == [
         "PATH=/bin",
@@ -21,4 +22,5 @@ def test_redact() -> None:
         "HF_TOKEN=<redacted>",
         "MY_PASSWORD=<redacted>",
         "odd",
+        "DATABASE_URL=postgres://u:<redacted>@h/db",
     ]

@@ -9,9 +9,11 @@ from tests.cli.conftest import Run
 
 
 def test_ended(run: Run, ended_job: JobRecord) -> None:
+    """What a script wants is true already."""
     done = run("stop", "done", "--json")
-    assert done.code == 6
-    assert done.json["code"] == "job-not-running"
+    assert done.code == 0
+    assert (done.json["state"], done.json["exit_code"]) == ("ended", 7)
+    assert run("stop", "nobody").code == 6
 
 
 @pytest.mark.parametrize("grace", ["soon", "-1s"])

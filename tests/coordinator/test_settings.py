@@ -20,6 +20,21 @@ def test_later_sources_win(tmp_path: Path) -> None:
     assert settings.threads == 5
 
 
+def test_paths_mean_the_same_in_every_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    settings = load_settings({"CW_SNAPSHOT_STATE_DIR": "state"}, {"repository": "here"})
+    assert settings.state_dir == tmp_path / "state"
+    assert settings.repository == str(tmp_path / "here")
+
+
+@pytest.mark.parametrize("setting", ["THREADS", "CRIU_LOG_LEVEL", "LIMIT_MEMORY", "MAX_PAUSE"])
+def test_a_mistake_in_the_environment_names_its_variable(setting: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        load_settings({f"CW_SNAPSHOT_{setting}": "x"}, {})
+    assert f"CW_SNAPSHOT_{setting}" in caught.value.evidence[0]
+    assert "invalid literal" not in caught.value.evidence[0]
+
+
 def test_mistakes_are_named(tmp_path: Path) -> None:
     config = tmp_path / "config.yaml"
     config.write_text("repo: /x\nmax_pause: soon\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from itertools import pairwise
@@ -9,13 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.engine import Engine, eventually
+from tests.engine import Engine, consecutive, eventually
 
 pytestmark = pytest.mark.root
 
 # Writes lines into a file that is not opened for appending, and keeps reading another.
 WRITER = """
 import sys, time
+print('writing', flush=True)
 out = open(sys.argv[1], 'w', buffering=1)
 data = open(sys.argv[2])
 n = 0
@@ -69,6 +71,16 @@ def test_rewind(engine: Engine) -> None:
     assert before.endswith(tail.read_bytes())
 
 
+def test_what_was_saved_is_not_overwritten(engine: Engine) -> None:
+    out, _ = taken_and_stopped(engine)
+    for count in (1, 2):
+        engine.restore("latest:writer", "--files", "rewind")
+        assert len(list(engine.folder.glob("out.txt.cw-tail-*"))) == count
+        size = out.stat().st_size
+        eventually("it writes", lambda size=size: out.stat().st_size > size)
+        engine.stop("writer")
+
+
 def test_keep(engine: Engine) -> None:
     out, _ = taken_and_stopped(engine)
     before = numbers(out)
@@ -94,6 +106,28 @@ def test_redirect(engine: Engine) -> None:
     assert out.read_bytes() == before
     found = numbers(copy)
     assert found == list(range(len(found)))
+    assert len(engine.log("writer")) > 0
+    done = engine.run("restore", "latest:writer", "--files", "redirect", str(elsewhere), "--json")
+    assert done.code == 3, "the copies of another incarnation are not overwritten"
+    assert str(copy) in "\n".join(done.json["evidence"])
+
+
+def test_redirect_needs_a_folder(engine: Engine) -> None:
+    taken_and_stopped(engine)
+    assert engine.run("restore", "latest:writer", "--files", "redirect", "--plan").code == 2
+    assert engine.run("restore", "--files", "redirect", "latest:writer").code == 2
+    assert engine.ok("ps", "--json").json["jobs"] == []
+
+
+def test_the_log_of_a_lost_state_directory_is_made_again(engine: Engine) -> None:
+    engine.counter()
+    engine.take("counter")
+    engine.stop("counter")
+    Path(engine.store.find("counter").record.log).unlink()
+    shutil.rmtree(engine.state / "jobs")
+    assert engine.ok("restore", "latest:counter", "--plan", "--json").code == 0
+    engine.restore("latest:counter")
+    assert consecutive(engine.wait_lines("counter", 5))
 
 
 def test_a_changed_input_is_always_a_refusal(engine: Engine) -> None:

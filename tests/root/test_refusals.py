@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import sys
 import time
 from pathlib import Path
@@ -85,6 +86,51 @@ def test_sysv_shared_memory_of_a_job_is_its_own(engine: Engine, built: dict[str,
     engine.restore("latest:shm")
     lines = [int(n) for n in engine.wait_lines("shm", 5)[before:]]
     assert lines == list(range(lines[0], lines[0] + len(lines)))
+
+
+def test_a_unix_connection_to_the_outside_is_refused(engine: Engine) -> None:
+    path = str(engine.folder / "socket")
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(path)
+        server.listen()
+        code = f"import socket, time; s = socket.socket(socket.AF_UNIX); s.connect({path!r})\n"
+        engine.job("client", [sys.executable, "-u", "-c", code + COUNT])
+        accepted, _ = server.accept()
+        with accepted:
+            refused(engine, "client", "unix", "fd 3", f"pid {engine.root('client')}")
+
+
+def test_a_tcp_connection_to_the_outside_is_told(engine: Engine) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        code = f"import socket, time; s = socket.create_connection(('127.0.0.1', {port}))\n"
+        engine.job("client", [sys.executable, "-u", "-c", code + COUNT])
+        accepted, _ = server.accept()
+        with accepted:
+            (finding,) = engine.take("client", "--plan")["findings"]
+            assert (finding["code"], finding["severity"]) == ("tcp-outside", "warning")
+            assert f"127.0.0.1:{port}" in finding["evidence"]
+
+
+def test_pid_1_is_refused(engine: Engine) -> None:
+    done = engine.run("take", "--pid", "1", "--json")
+    assert done.code == 3
+    assert done.json["code"] == "preflight-refused"
+
+
+def test_a_plan_tells_a_refusal_by_its_status(engine: Engine) -> None:
+    engine.job("ring", [sys.executable, "-u", "-c", IO_URING + COUNT], "--allow-io-uring")
+    eventually("it has its ring", lambda: engine.log("ring"))
+    assert engine.run("take", "ring", "--plan").code == 3
+
+
+def test_a_name_that_is_taken(engine: Engine) -> None:
+    engine.counter()
+    engine.take("counter", "--name", "best")
+    for name in ("best", "latest"):
+        done = engine.run("take", "counter", "--name", name, "--json")
+        assert (done.code, done.json["code"]) == (3, "name-taken")
+    assert engine.ok("show", "best", "--json").json["name"] == "best"
 
 
 def test_force_tries_and_undoes(engine: Engine) -> None:

@@ -9,8 +9,7 @@ import time
 
 import pytest
 
-from cw_snapshot.snapshot import shadows
-from tests.engine import COUNTER, Engine, consecutive, eventually, states
+from tests.engine import COUNTER, Engine, consecutive, eventually, shadows_of, states
 
 pytestmark = pytest.mark.root
 
@@ -31,6 +30,14 @@ def test_goes_on_after_the_take_and_comes_back_where_it_was(engine: Engine) -> N
     assert consecutive(again)
     assert int(again[0]) < len(before), "it comes back at the snapshot, not at the kill"
     engine.assert_clean()
+
+
+def test_an_idle_job_costs_no_extra_memory(engine: Engine) -> None:
+    """Reading a shadow must not give it pages of its own."""
+    code = "import time; x = bytearray(range(256)) * (1 << 20); print(1, flush=True); time.sleep(600)"
+    engine.job("idle", [sys.executable, "-c", code])
+    eventually("it began", lambda: engine.log("idle") == ["1"])
+    assert engine.take("idle")["extra_memory_bytes"] < 2 << 20
 
 
 def test_take_restore_take_restore(engine: Engine) -> None:
@@ -127,7 +134,7 @@ def test_a_job_that_ends_while_its_shadow_is_read(engine: Engine) -> None:
     engine.job("short", [sys.executable, "-u", "-c", code])
     eventually("it began", lambda: engine.log("short") == ["0"])
     process = engine.start("take", "short", stdout=-3, stderr=-3)
-    eventually("its shadow is read", shadows.find_shadows)
+    eventually("its shadow is read", lambda: shadows_of(engine, "short"))
     os.kill(engine.root("short"), signal.SIGKILL)
     assert process.wait(60) == 0
     assert engine.run("wait", "short").code == 128 + signal.SIGKILL

@@ -39,6 +39,7 @@ GONE = FileNow(exists=False)
         (APPEND, GROWN, Act.APPEND),
         (APPEND, replace(SAME, size=10), Act.APPEND),
         (APPEND, GONE, Act.REFUSE),
+        (APPEND, replace(GROWN, mode=0o100600), Act.REFUSE),
         (WRITE, SAME, Act.USE),
         (WRITE, TOUCHED, Act.USE),
         (WRITE, GROWN, Act.REFUSE),
@@ -77,6 +78,12 @@ def test_without_a_choice(record: FileRecord, now: FileNow, act: Act) -> None:
 )
 def test_with_a_choice(policy: FilePolicy, record: FileRecord, now: FileNow, act: Act) -> None:
     assert decide(record, now, policy).act is act
+
+
+@pytest.mark.parametrize("policy", FilePolicy)
+def test_the_log_that_we_gave_the_job_is_never_chosen_about(policy: FilePolicy) -> None:
+    assert decide(APPEND, GROWN, policy, own_log=True).act is Act.APPEND
+    assert decide(APPEND, GONE, policy, own_log=True).act is Act.CREATE_EMPTY
 
 
 def test_what_was_not_proved_is_said() -> None:
