@@ -6,7 +6,6 @@ A live operation is never touched: its locks end with it, so what is locked is i
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 from collections.abc import Callable
@@ -17,6 +16,7 @@ from functools import partial
 from cw_snapshot.coordinator.jobs import JobState, JobStore
 from cw_snapshot.coordinator.state import BusyError, exclusive
 from cw_snapshot.snapshot import procfs, tree
+from cw_snapshot.snapshot.guard import recover
 from cw_snapshot.snapshot.shadows import find_shadows
 from cw_snapshot.snapshot.work_folder import abandoned_folders, folders_in_use
 
@@ -32,11 +32,16 @@ class Leftover:
     remove: Callable[[], None]
 
 
+def recover_dead_operations() -> None:
+    """Let every job go on whose take has died together with its guard. Cheap when there is none."""
+    for folder in abandoned_folders():
+        recover(folder)
+
+
 def find_leftovers(store: JobStore) -> list[Leftover]:
     """Everything that dead takes and restores have left."""
     found = [
-        Leftover("work folder of a dead operation", str(f), partial(shutil.rmtree, f, ignore_errors=True))
-        for f in abandoned_folders()
+        Leftover("work folder of a dead operation", str(f), partial(recover, f)) for f in abandoned_folders()
     ]
     # A shadow that was just made has no keeper yet: while any take is under way, all are left alone.
     if not folders_in_use():

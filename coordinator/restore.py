@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from cw_snapshot.coordinator import deadlines
 from cw_snapshot.coordinator.deadlines import JobSize
 from cw_snapshot.coordinator.jobs import JobNotFoundError, JobRunsError, JobState, JobStore, new_record
+from cw_snapshot.coordinator.leftovers import recover_dead_operations
 from cw_snapshot.coordinator.operations import Operation, operation
 from cw_snapshot.coordinator.settings import Settings
 from cw_snapshot.coordinator.signals import interruptible
@@ -123,6 +124,7 @@ def restore(
         operation(settings.state_dir, "restore", job, {"snapshot": commit.snapshot}) as op,
         interruptible(),
     ):
+        recover_dead_operations()
         refuse_if_running(store, job)
         report = _Restore(request, commit, reader, store, settings, progress, op).run()
         op.result = report.to_json()

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from cw_snapshot.coordinator import deadlines
 from cw_snapshot.coordinator.deadlines import JobSize
 from cw_snapshot.coordinator.jobs import JobRecord, JobStore, check_identity, kill_root
+from cw_snapshot.coordinator.leftovers import recover_dead_operations
 from cw_snapshot.coordinator.operations import Operation, operation
 from cw_snapshot.coordinator.priority import yield_to_job
 from cw_snapshot.coordinator.settings import Settings
@@ -197,6 +198,7 @@ class _Take:
     def run(self) -> TakeReport:
         report = self._report
         self._progress.phase("preflight")
+        recover_dead_operations()
         # First: a store that does not answer, or too little memory, must cost the job nothing.
         if self._request.name is not None:
             self._repository.refuse_name(self._request.name)

@@ -21,8 +21,8 @@
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
@@ -121,7 +121,8 @@ static void delete_table(const struct cw_plan *plan, const char *id)
 		printf("can't enter the job's network namespace: %s\n", strerror(errno));
 		return;
 	}
-	snprintf(name, sizeof(name), "CRIU-%s", id);
+	/* criu cuts the name off at 31 characters, "inet " among them (criu/netfilter.c, table[32]). */
+	snprintf(name, sizeof(name), "CRIU-%.21s", id);
 	if (!cw_table_delete(name))
 		printf("deleted table inet %s\n", name);
 }
@@ -208,6 +209,10 @@ static int stand_guard(const char *folder, const char *log, struct cw_plan *plan
 	if (!watch(folder, plan))
 		return OK;
 	end_principal(plan);
+	/* Held by the principal until now; `doctor --fix` takes it too. */
+	int lock = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (lock >= 0)
+		flock(lock, LOCK_EX);
 	int outcome = put_right(folder, plan);
 	cw_plan_remove_folder(folder);
 	return outcome;

@@ -16,7 +16,7 @@ from pathlib import Path
 from cw_snapshot.errors import CwError, ExitCode
 from cw_snapshot.snapshot import procfs
 from cw_snapshot.snapshot.native import program
-from cw_snapshot.snapshot.work_folder import GUARD_FILE, WorkFolder
+from cw_snapshot.snapshot.work_folder import GUARD_FILE, WorkFolder, remove_folder, taken_over
 
 _HARMED = 1
 
@@ -121,6 +121,22 @@ class Guard:
             with suppress(BrokenPipeError):
                 self._process.stdin.close()
             self._process.wait()
+
+
+def recover(folder: Path) -> None:
+    """Put right and remove what a dead take or restore has left, if its guard has died too.
+
+    :param folder: its work folder; nothing is done while somebody uses it.
+    :raises JobHarmedError: when the job may have been harmed.
+    """
+    with taken_over(folder) as ours:
+        if not ours:
+            return
+        try:
+            if (folder / GUARD_FILE).exists():
+                put_right(folder)
+        finally:
+            remove_folder(folder)
 
 
 def put_right(folder: Path) -> list[str]:

@@ -12,7 +12,7 @@ from datetime import timedelta
 from enum import IntEnum
 from pathlib import Path
 
-from cw_snapshot.errors import CwError, ExitCode, InternalError
+from cw_snapshot.errors import CwError, ExitCode
 
 _MAGIC = b"CWJRNL01"
 _VERSION = 1
@@ -177,11 +177,7 @@ class Journal:
         return PluginStats(max(0, end - begin) / 1e9, *counts)
 
     def close(self) -> None:
-        """Remove the journal. Refused while a task is dirty: then it is still needed."""
-        if any(e.state is State.DIRTY for e in self.entries()):
-            raise InternalError(
-                what=f"a task is still changed by the shadow maker; journal {self._path} was kept"
-            )
+        """Remove the journal; no task may be dirty any more."""
         self._map.close()
         os.close(self._fd)
         self._path.unlink(missing_ok=True)

@@ -174,6 +174,7 @@ class NodeRestore:
     def image_sinks(self, streams: Mapping[str, int]) -> dict[str, FileSink]:
         """Sinks for the streams that are criu's images; `streams` gives their sizes."""
         self._work = WorkFolder(self._name)
+        self._guard = Guard(self._work, "restore", os.getpid(), give_up=self._limits.go, log=self._guard_log)
         self._images.mkdir(mode=0o700)
         folders = {"image": self._images, family_images.FOLDER: self._images / family_images.FOLDER}
         made = {}
@@ -202,10 +203,8 @@ class NodeRestore:
         tasks = images.tasks(self._images)
         used = {pid for t in tasks for pid in (t.ns_pid, t.pgid, t.sid, *t.threads)}
         images_fd = os.open(self._images, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        assert self._work is not None
-        self._guard = guard = Guard(
-            self._work, "restore", os.getpid(), give_up=self._limits.go, log=self._guard_log
-        )
+        guard = self._guard
+        assert guard is not None, "image_sinks() comes first"
         guard.table(images.run_id(self._images))
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:

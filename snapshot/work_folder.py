@@ -9,6 +9,7 @@ import fcntl
 import os
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 _PARENT = Path("/dev/shm")
@@ -45,25 +46,36 @@ def remove_folder(path: Path) -> None:
 
 
 def abandoned_folders() -> list[Path]:
-    """Work folders whose owner has died."""
-    return [path for path, in_use in _folders() if not in_use]
+    """Work folders whose owner has died, and whose guard as well."""
+    return [path for path in _folders() if not _in_use(path)]
 
 
 def folders_in_use() -> list[Path]:
     """Work folders of takes and restores that are under way."""
-    return [path for path, in_use in _folders() if in_use]
+    return [path for path in _folders() if _in_use(path)]
 
 
-def _folders() -> Iterator[tuple[Path, bool]]:
-    for path in sorted(_PARENT.glob(f"{_PREFIX}*")):
-        try:
-            fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        except OSError:
-            continue
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            yield path, False
-        except BlockingIOError:
-            yield path, True
-        finally:
-            os.close(fd)
+def _folders() -> list[Path]:
+    return sorted(_PARENT.glob(f"{_PREFIX}*"))
+
+
+def _in_use(path: Path) -> bool:
+    with taken_over(path) as ours:
+        return not ours
+
+
+@contextmanager
+def taken_over(path: Path) -> Iterator[bool]:
+    """Lock a work folder whose owner may have died; yields whether that worked."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        yield False
+        return
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield True
+    except BlockingIOError:
+        yield False
+    finally:
+        os.close(fd)

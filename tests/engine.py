@@ -165,8 +165,7 @@ class Engine:
         inits = {view.record.init for view in self.store.all()}
         for pid in shadows.find_shadows():
             with suppress(procfs.ProcessGoneError):
-                # Those of a job without a cw-init are in our own pid namespace.
-                if procfs.read_stat(pid).ppid in inits or procfs.ns_pid(pid) == pid:
+                if procfs.read_stat(pid).ppid in inits:
                     found.add(f"shadow {pid}")
         return found
 
