@@ -37,9 +37,9 @@ class TreeGoneError(CwError):
 
 
 class StopTimeoutError(CwError):
-    """The job's tasks did not stop within {limit_ms:.0f} ms; the job was let go at once.
+    """The job's tasks did not stop within {limit_ms:.0f} ms, each time; the job was let go at once.
 
-    Fix: the tasks below were busy in the kernel (state D: disk or vfork) or are being continued
+    Fix: these tasks were busy in the kernel (state D: disk or vfork) or are being continued
     by somebody else; try again, or look at them with `ps -o pid,stat,wchan`.
     """
 

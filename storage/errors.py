@@ -53,7 +53,7 @@ class IndexDamagedError(IntegrityError):
 class PackDamagedError(IntegrityError):
     """The pack {name} is damaged: {what}.
 
-    Fix: `cw-snapshot verify` tells which snapshots need it; others are not touched by this.
+    Fix: `cw-snapshot verify SNAP` tells whether another snapshot needs it too; restore one that does not.
     """
 
 
