@@ -312,7 +312,7 @@ class _Take:
         node.abort()
         if not isinstance(error, CwError):
             raise InternalError(what=f"{type(error).__name__}: {error}; the job runs on") from error
-        if error.exit_code is ExitCode.HARMED:
+        if error.exit_code is ExitCode.HARMED or (error.exit_code is ExitCode.REFUSED and not self._went):
             raise error
         told = {"cause": error.message, "evidence": error.evidence, "fix": error.fix or "take again."}
         if self._went:

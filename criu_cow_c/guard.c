@@ -139,30 +139,35 @@ static void let_go(const struct cw_plan *plan, const struct cw_pids *tree)
 	}
 }
 
+/* Returns whether a task could not be put back. */
+static int repair_from_journal(const struct cw_plan *plan, struct cw_pids *tree, int lives)
+{
+	struct cw_journal journal;
+
+	if (plan->journal < 0 || cw_journal_map(plan->journal, &journal))
+		return 0; /* nothing was injected yet */
+	cw_kill_shadows(&journal, plan->space, tree);
+	/* The tree again: what was killed is gone from it. */
+	tree->count = 0;
+	int harmed = lives && (cw_tree(plan->root.pid, tree) || cw_repair_tasks(&journal, tree) < 0);
+	journal.head->criu_run_id[sizeof(journal.head->criu_run_id) - 1] = 0;
+	if (!plan->went)
+		delete_table(plan, journal.head->criu_run_id);
+	cw_journal_unmap(&journal);
+	return harmed;
+}
+
 static int repair_take(struct cw_plan *plan)
 {
 	struct cw_pids tree = { 0 };
-	struct cw_journal journal;
-	int harmed = wait_for_criu(plan), err;
+	int harmed = wait_for_criu(plan);
+	/* A job that has ended may have left shadows and a table. */
+	int lives = cw_is(plan->root.pid, plan->root.starttime);
 
-	if (!cw_is(plan->root.pid, plan->root.starttime))
-		return OK; /* the job has ended */
-	if (cw_tree(plan->root.pid, &tree))
+	if (lives && cw_tree(plan->root.pid, &tree))
 		return FAILED;
-	if (plan->journal >= 0 && !cw_journal_map(plan->journal, &journal)) {
-		cw_kill_shadows(&journal, plan->root.pid, &tree);
-		/* The tree again: what was killed is gone from it. */
-		tree.count = 0;
-		if (cw_tree(plan->root.pid, &tree))
-			return FAILED;
-		err = cw_repair_tasks(&journal, &tree);
-		harmed |= err < 0;
-		journal.head->criu_run_id[sizeof(journal.head->criu_run_id) - 1] = 0;
-		if (!plan->went)
-			delete_table(plan, journal.head->criu_run_id);
-		cw_journal_unmap(&journal);
-	}
-	if (!plan->went) {
+	harmed |= repair_from_journal(plan, &tree, lives);
+	if (lives && !plan->went) {
 		/* Only a criu that did not end by itself leaves these. */
 		if (cw_clear_tcp_repair(&tree) > 0)
 			harmed = 1;
@@ -170,7 +175,7 @@ static int repair_take(struct cw_plan *plan)
 		let_go(plan, &tree);
 	}
 	cw_pids_free(&tree);
-	return harmed ? HARMED : OK;
+	return harmed && lives ? HARMED : OK;
 }
 
 /* The end of a restored tree's init ends all of it, criu as well. */

@@ -310,8 +310,9 @@ static int tend(const struct options *o, pid_t command, const sigset_t *watched)
 	}
 }
 
-/* Whether a process is a shadow in the hands of its keeper: stopped by a tracer ("t"). */
-static int is_kept_shadow(int pid)
+/* Whether a process is a shadow: stopped by its keeper ("t"), or not yet in its hands ("T"). A keeper
+ * that never comes leaves it to the guard of its take. */
+static int is_shadow(int pid)
 {
 	char path[32], comm[20], state;
 
@@ -321,10 +322,10 @@ static int is_kept_shadow(int pid)
 		return 0;
 	int n = fscanf(file, "%*d (%19[^)]) %c", comm, &state);
 	fclose(file);
-	return n == 2 && state == 't' && !strcmp(comm, "cw-shadow");
+	return n == 2 && (state == 't' || state == 'T') && !strcmp(comm, "cw-shadow");
 }
 
-/* SIGKILL everybody in the namespace but kept shadows. Returns how many were killed. */
+/* SIGKILL everybody in the namespace but shadows. Returns how many were killed. */
 static int kill_others(void)
 {
 	DIR *proc = opendir("/proc");
@@ -333,7 +334,7 @@ static int kill_others(void)
 
 	while (proc && (entry = readdir(proc))) {
 		int pid = atoi(entry->d_name);
-		if (pid > 1 && !is_kept_shadow(pid) && !kill(pid, SIGKILL))
+		if (pid > 1 && !is_shadow(pid) && !kill(pid, SIGKILL))
 			killed++;
 	}
 	if (proc)

@@ -45,6 +45,10 @@ static int next_syscall_stop(struct cw_call *call)
 			return err;
 
 		int event = status >> 16;
+		/* A fault cannot be blocked: the stub is not there, or can't run. */
+		if (!event && (WSTOPSIG(status) == SIGSEGV || WSTOPSIG(status) == SIGBUS ||
+			       WSTOPSIG(status) == SIGILL || WSTOPSIG(status) == SIGTRAP))
+			return -EFAULT;
 		if (event == PTRACE_EVENT_CLONE || event == PTRACE_EVENT_FORK || event == PTRACE_EVENT_VFORK) {
 			unsigned long child;
 			if (ptrace(PTRACE_GETEVENTMSG, call->pid, NULL, &child))

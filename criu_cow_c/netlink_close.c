@@ -3,10 +3,13 @@
  * criu deletes its table of locked connections in the pause, right before it lets the job go.
  * The delete itself takes 0.3 ms; closing the socket then waits for the kernel to destroy the
  * table, which takes an RCU grace period (20 ms seen, net/netfilter/nf_tables_api.c
- * nft_rcv_nl_event). criu opens one such socket for every command and ends soon after.
+ * nft_rcv_nl_event). criu ends soon after. Only that last socket is left open: criu opens one for
+ * every command, two for each connection that it locks, and libnftables calls select(2) on them,
+ * which aborts at descriptor 1024.
  */
 #define _GNU_SOURCE
 #include "env.h"
+#include "plugin.h"
 
 #include <errno.h>
 #include <linux/netlink.h>
@@ -26,7 +29,7 @@ __attribute__((visibility("default"))) int close(int fd)
 {
 	int saved = errno;
 
-	if (cw_active() && socket_option(fd, SO_DOMAIN) == AF_NETLINK && socket_option(fd, SO_PROTOCOL) == NETLINK_NETFILTER)
+	if (cw_active() && cw_dump_accepted() && socket_option(fd, SO_DOMAIN) == AF_NETLINK && socket_option(fd, SO_PROTOCOL) == NETLINK_NETFILTER)
 		return 0;
 	errno = saved;
 	return (int)syscall(SYS_close, fd);

@@ -34,6 +34,8 @@ static int read_line(const char *line, struct cw_plan *plan)
 		return read_process(words, &plan->principal);
 	if (!strcmp(key, "root"))
 		return read_process(words, &plan->root);
+	if (!strcmp(key, "space"))
+		return sscanf(words, "%" SCNu64, &plan->space) == 1 ? 0 : -1;
 	if (!strcmp(key, "criu"))
 		return read_process(words, &plan->criu);
 	if (!strcmp(key, "deadline"))

@@ -17,6 +17,7 @@ struct cw_plan {
 	int64_t deadline_ms;    /* CLOCK_MONOTONIC at which the job must run, 0 = none */
 	int64_t give_up_ms;     /* how long criu may take to give up */
 	int went;
+	uint64_t space;         /* inode of the tree's pid namespace */
 	char table[40]; /* in a restore: criu's id in the name of its nftables table */
 	int journal, netns; /* descriptors, -1 = none; opened by the first read */
 	struct cw_pids stopped_before;

@@ -16,6 +16,7 @@
 #include "env.h"
 #include "journal.h"
 #include "mask.h"
+#include "plugin.h"
 #include "shadow.h"
 #include "vmflags.h"
 
@@ -47,6 +48,11 @@ static void note_run_id(void)
 
 	if (id)
 		snprintf(journal.head->criu_run_id, sizeof(journal.head->criu_run_id), "%s", id);
+}
+
+int cw_dump_accepted(void)
+{
+	return journal.head && journal.head->decision == CW_DECISION_MAKE;
 }
 
 static int plugin_init(int stage)

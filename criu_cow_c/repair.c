@@ -62,32 +62,38 @@ static struct cw_journal_entry *entry_of(const struct cw_journal *journal, pid_t
 	return NULL;
 }
 
-static int is_left(const struct cw_journal *journal, pid_t pid, const struct cw_stat *stat)
+static int is_shadow(const struct cw_journal *journal, pid_t ns_pid)
+{
+	for (uint32_t i = 0; i < journal->head->count; i++)
+		if (journal->entry[i].shadow == ns_pid)
+			return 1;
+	return 0;
+}
+
+/* Whether a process runs the program of one of the tree's tasks, as their copies do. */
+static int runs_like(pid_t pid, const struct cw_pids *tree)
+{
+	uint64_t program = cw_inode(pid, "exe");
+
+	for (size_t i = 0; i < tree->count; i++)
+		if (program && program == cw_inode(tree->pid[i], "exe"))
+			return 1;
+	return 0;
+}
+
+static int is_left(const struct cw_journal *journal, pid_t pid, const struct cw_stat *stat, const struct cw_pids *tree)
 {
 	pid_t ns_pid = cw_ns_pid(pid);
 
 	if (!ns_pid || entry_of(journal, ns_pid) || stat->state == 'Z' || stat->state == 'X')
 		return 0;
 	if (!strcmp(stat->comm, "cw-shadow"))
-		return 1;
+		return is_shadow(journal, ns_pid);
 	/* One whose number was not written down in time runs in the stub. */
-	return in_a_stub(journal, pid);
+	return runs_like(pid, tree) && in_a_stub(journal, pid);
 }
 
-/* Copies of the tree's tasks run the same programs in the same pid namespace. */
-static int may_be_left(pid_t pid, pid_t root, const struct cw_pids *tree)
-{
-	uint64_t program = cw_inode(pid, "exe");
-
-	if (!program || cw_inode(pid, "ns/pid") != cw_inode(root, "ns/pid"))
-		return 0;
-	for (size_t i = 0; i < tree->count; i++)
-		if (program == cw_inode(tree->pid[i], "exe"))
-			return 1;
-	return 0;
-}
-
-int cw_kill_shadows(struct cw_journal *journal, pid_t root, const struct cw_pids *tree)
+int cw_kill_shadows(struct cw_journal *journal, uint64_t space, const struct cw_pids *tree)
 {
 	struct cw_pids all = { 0 };
 	int killed = 0, err;
@@ -100,8 +106,8 @@ int cw_kill_shadows(struct cw_journal *journal, pid_t root, const struct cw_pids
 		pid_t pid = all.pid[i], ns_pid = cw_ns_pid(pid);
 		struct cw_stat stat;
 
-		if (!may_be_left(pid, root, tree) || cw_stat(pid, &stat) || !is_left(journal, pid, &stat) ||
-		    kill(pid, SIGKILL))
+		if (cw_inode(pid, "ns/pid") != space || cw_stat(pid, &stat) ||
+		    !is_left(journal, pid, &stat, tree) || kill(pid, SIGKILL))
 			continue;
 		for (int tries = 0; tries < GONE_MS && cw_is(pid, stat.starttime); tries++)
 			nap(1);

@@ -8,9 +8,10 @@
 #include "journal.h"
 #include "tasks.h"
 
-/* Kill what the shadow maker has left: shadows, and middles that share a task's memory. They must
- * be gone before a task gets its text back. */
-int cw_kill_shadows(struct cw_journal *journal, pid_t root, const struct cw_pids *tree);
+/* Kill what the shadow maker has left in the pid namespace `space` (an inode): shadows, and middles
+ * that share a task's memory. They must be gone before a task gets its text back. `tree` is empty when
+ * the job has ended. */
+int cw_kill_shadows(struct cw_journal *journal, uint64_t space, const struct cw_pids *tree);
 
 /* Give every dirty task of the journal its registers, signal mask and text back. */
 int cw_repair_tasks(struct cw_journal *journal, const struct cw_pids *tree);

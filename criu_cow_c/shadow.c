@@ -72,23 +72,28 @@ static int proceed(const struct cw_journal *j, struct work *w, enum cw_step step
 	return 1;
 }
 
-/* A private executable mapping to put the stub in: the first one, which holds a
- * program's start-up code. Every thread is stopped while the stub is there. A shared
- * mapping would hand the stub to other processes and to the file. */
+/* A private executable mapping to put the stub in: the first one of a file, which holds a
+ * program's start-up code, else any (which a fork may leave out: MADV_DONTFORK, WIPEONFORK; then the
+ * shadow faults and is given up). Every thread is stopped while the stub is there. A shared mapping
+ * would hand the stub to other processes and to the file. */
 static uint64_t find_stub_addr(pid_t pid)
 {
 	char path[32], line[512];
-	uint64_t found = 0;
+	uint64_t found = 0, inode = 0;
 
 	snprintf(path, sizeof(path), "/proc/%d/maps", pid);
 	FILE *maps = fopen(path, "re");
 	if (!maps)
 		return 0;
-	while (!found && fgets(line, sizeof(line), maps)) {
-		uint64_t start;
+	while (!inode && fgets(line, sizeof(line), maps)) {
+		uint64_t start, file;
 		char perms[5];
-		if (sscanf(line, "%" SCNx64 "-%*x %4s", &start, perms) == 2 && perms[2] == 'x' && perms[3] == 'p')
+		if (sscanf(line, "%" SCNx64 "-%*x %4s %*x %*x:%*x %" SCNu64, &start, perms, &file) != 3 ||
+		    perms[2] != 'x' || perms[3] != 'p')
+			continue;
+		if (!found || file)
 			found = start;
+		inode = file;
 	}
 	fclose(maps);
 	return found;

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import subprocess
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
@@ -16,7 +17,14 @@ from pathlib import Path
 from cw_snapshot.errors import CwError, ExitCode
 from cw_snapshot.snapshot import procfs
 from cw_snapshot.snapshot.native import program
-from cw_snapshot.snapshot.work_folder import GUARD_FILE, WorkFolder, remove_folder, taken_over
+from cw_snapshot.snapshot.tree import Tree
+from cw_snapshot.snapshot.work_folder import (
+    GUARD_FILE,
+    WorkFolder,
+    folders_in_use,
+    remove_folder,
+    taken_over,
+)
 
 _HARMED = 1
 
@@ -81,8 +89,12 @@ class Guard:
                 self._process.stdin.write(b"\n")
                 self._process.stdin.flush()
 
-    def root(self, pid: int) -> None:
-        """Name the root of the tree; in a restore its cw-init."""
+    def root(self, pid: int, space: int = 0) -> None:
+        """Name the root of the tree; in a restore its cw-init.
+
+        :param space: inode of its pid namespace, by which its shadows are known when it has ended.
+        """
+        self._file.write(f"space {space}\n")
         self._write_process("root", pid)
         self._changed()
 
@@ -121,6 +133,33 @@ class Guard:
             with suppress(BrokenPipeError):
                 self._process.stdin.close()
             self._process.wait()
+
+
+class TreeBusyError(CwError):
+    """Another take is at work on this tree, or on a part of it: {folder}.
+
+    Fix: wait for it. Two would stop and change the same tasks.
+    """
+
+    exit_code = ExitCode.REFUSED
+
+
+def refuse_overlap(tree: Tree) -> None:
+    """Raise :class:`TreeBusyError` when a take of this tree, a part of it, or one that holds it is under
+    way, whatever its job is called and wherever its state is kept. Call it under `entry_lock`."""
+    related = {m.pid for m in tree.members} | set(_ancestors(tree.root.pid))
+    for folder in folders_in_use():
+        with suppress(OSError):
+            for line in (folder / GUARD_FILE).read_text().splitlines():
+                words = line.split()
+                if words[0] == "root" and int(words[1]) in related:
+                    raise TreeBusyError(folder=folder)
+
+
+def _ancestors(pid: int) -> Iterator[int]:
+    with suppress(procfs.ProcessGoneError):
+        while (pid := procfs.read_stat(pid).ppid) > 1:
+            yield pid
 
 
 def recover(folder: Path) -> None:

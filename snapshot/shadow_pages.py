@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
@@ -16,10 +15,9 @@ from cw_snapshot.snapshot.families import Family, TaskPages, agreed, families
 from cw_snapshot.snapshot.family_images import FamilyPages
 from cw_snapshot.snapshot.memory import ProcessPages
 from cw_snapshot.snapshot.pagemap import Pagemap, addresses_of
-from cw_snapshot.snapshot.shadows import Shadows
+from cw_snapshot.snapshot.shadows import ShadowDiedError, Shadows, find_shadows
 from cw_snapshot.snapshot.spool import Source
 from cw_snapshot.snapshot.task_memory import TaskMemory
-from cw_snapshot.snapshot.tree import Tree
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +34,14 @@ class Stream:
 class ShadowPages:
     """All pages of a tree whose processes have shadows.
 
-    :param made: pid of the shadow of each process, both inside the job's pid namespace.
+    :param space: inode of the job's pid namespace.
+    :param made: pid of the shadow of each process, both inside that namespace.
     """
 
-    def __init__(self, tree: Tree, made: Mapping[int, int], ready: timedelta) -> None:
-        self._shadow = _as_we_see_them(tree, made)
+    def __init__(self, space: int, made: Mapping[int, int], ready: timedelta) -> None:
+        self._shadow = _as_we_see_them(space, made)
+        if lost := made.keys() - self._shadow.keys():
+            raise ShadowDiedError(pid=min(lost))
         self._shadows = Shadows(list(self._shadow.values()), ready)
         self._users = dict.fromkeys(self._shadow, 1)
         self._lock = threading.Lock()
@@ -103,14 +104,14 @@ class ShadowPages:
         self._shadows.close()
 
 
-def _as_we_see_them(tree: Tree, made: Mapping[int, int]) -> dict[int, int]:
-    """The shadows' pids outside the job's pid namespace."""
-    if procfs.namespace(tree.root.pid, "pid") == procfs.namespace(os.getpid(), "pid"):
-        return dict(made)
+def _as_we_see_them(space: int, made: Mapping[int, int]) -> dict[int, int]:
+    """The shadows' pids outside the job's pid namespace. Most are children of its cw-init; where the
+    job has a subreaper of its own, or is pid 1, they may be anywhere below it."""
     of = {shadow: pid for pid, shadow in made.items()}
     found = {}
-    for child in procfs.children(procfs.read_stat(tree.root.pid).ppid):
+    for shadow in find_shadows():
         with suppress(procfs.ProcessGoneError):
-            if (ns := procfs.ns_pid(child)) in of:
-                found[of[ns]] = child
+            ns_pid = procfs.ns_pid(shadow)
+            if ns_pid in of and procfs.namespace(shadow, "pid") == space:
+                found[of[ns_pid]] = shadow
     return found

@@ -47,7 +47,7 @@ from cw_snapshot.snapshot.dump_options import LOG_LEVEL, dump_options
 from cw_snapshot.snapshot.entering import entrance
 from cw_snapshot.snapshot.file_evidence import StopEvidence
 from cw_snapshot.snapshot.findings import Finding
-from cw_snapshot.snapshot.guard import Guard, NoGuardError, put_right
+from cw_snapshot.snapshot.guard import Guard, NoGuardError, put_right, refuse_overlap
 from cw_snapshot.snapshot.journal import Fault, Journal, PluginStats, State
 from cw_snapshot.snapshot.native import plugin_dir, plugin_path
 from cw_snapshot.snapshot.phases import Limits, PauseTimes
@@ -56,7 +56,7 @@ from cw_snapshot.snapshot.spool import Bytes, FileBytes
 from cw_snapshot.snapshot.task_memory import TaskMemory
 from cw_snapshot.snapshot.tree import Tree
 from cw_snapshot.snapshot.vm_flags import Foresight
-from cw_snapshot.snapshot.work_folder import WorkFolder
+from cw_snapshot.snapshot.work_folder import WorkFolder, entry_lock
 
 _SPARE_ROOM = 1024
 """Processes that may come between preflight and the stop."""
@@ -109,6 +109,7 @@ class NodeTake:
         self._log_level = log_level
         self._fault = fault
         self._root_dir = trees.root_folder(tree.root.pid)
+        self._space = 0
         self._foresight: dict[int, Foresight] = {}
         self._work: WorkFolder | None = None
         self._session: CriuSession | None = None
@@ -144,7 +145,12 @@ class NodeTake:
 
     def open(self) -> None:
         """Start criu and hold it at pre-dump; look at what is slow to look at."""
-        self._work = work = WorkFolder(self._name)
+        with entry_lock():
+            refuse_overlap(self.tree)
+            self._work = work = WorkFolder(self._name)
+            self._guard = Guard(work, "take", os.getpid(), give_up=self._limits.give_up, log=self._guard_log)
+            self._space = procfs.namespace(self.tree.root.pid, "pid")
+            self._guard.root(self.tree.root.pid, self._space)
         self._images.mkdir(mode=0o700)
         for member in self.tree.living:
             with suppress(procfs.ProcessGoneError):  # jobs have short-lived children
@@ -156,8 +162,6 @@ class NodeTake:
             # The folder stays ours: a guard trusts what is in it. The user's criu passes through.
             work.path.chmod(0o711)
             os.chown(self._images, way.uid, way.gid)
-        self._guard = Guard(work, "take", os.getpid(), give_up=self._limits.give_up, log=self._guard_log)
-        self._guard.root(self.tree.root.pid)
         room = 2 * len(self.tree.members) + _SPARE_ROOM
         self._journal = Journal(work.path / "journal", room, hold=self._limits.hold, fault=self._fault)
         flags = {pid: seen.flags for pid, seen in self._foresight.items()}
@@ -315,7 +319,7 @@ class NodeTake:
         """Everything the repository has to store. Sources of memory are valid until :meth:`end`."""
         assert self._journal is not None
         made = {e.pid: e.shadow for e in self._journal.entries() if e.state is State.SHADOWED}
-        self._pages = ShadowPages(self.tree, made, self._limits.open)
+        self._pages = ShadowPages(self._space, made, self._limits.open)
         found = self._pages.streams(self._memory, self._images)
         for path in sorted(self._images.glob("*.img")):
             found.append(_file_stream(f"image/{path.name}", FileBytes(path)))
@@ -360,6 +364,8 @@ class NodeTake:
             if self._session is not None:
                 self._give_up(self._session)
         finally:
+            # Shadows that no keeper has yet would stay.
+            self._to_repair |= self._pages is None and self._shadows_exist()
             try:
                 if self._to_repair and self._work is not None:
                     put_right(self._work.path)
@@ -368,9 +374,13 @@ class NodeTake:
                     self.go()
                 self.end()
 
+    def _shadows_exist(self) -> bool:
+        return self._journal is not None and any(e.shadow for e in self._journal.entries())
+
     def _give_up(self, session: CriuSession) -> None:
         try:
             session.give_up(self._limits.give_up)
+            session.close()
         except CwError:
             session.kill()
             raise

@@ -147,8 +147,8 @@ class _Stopping:
                     self.stopped_before.add(member.pid)
                     self._on_stopped(member.pid)
                     continue
+                self.signalled.append(member)  # first: an interruption in between must let it go
                 os.kill(member.pid, signal.SIGSTOP)
-                self.signalled.append(member)
                 waiting.append(member)
         while waiting := [m for m in waiting if not _all_stopped(m.pid)]:
             if time.monotonic() > self._deadline:

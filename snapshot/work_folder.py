@@ -79,3 +79,14 @@ def taken_over(path: Path) -> Iterator[bool]:
         yield False
     finally:
         os.close(fd)
+
+
+@contextmanager
+def entry_lock() -> Iterator[None]:
+    """Held while an operation looks at the others of this node and makes its own work folder known."""
+    fd = os.open(_PARENT / "cw-snapshot-lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)
