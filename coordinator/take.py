@@ -17,13 +17,13 @@ from cw_snapshot.coordinator.leftovers import recover_dead_operations
 from cw_snapshot.coordinator.operations import Operation, operation
 from cw_snapshot.coordinator.priority import yield_to_job
 from cw_snapshot.coordinator.settings import Settings
-from cw_snapshot.coordinator.signals import interruptible
+from cw_snapshot.coordinator.signals import ignore_signals, interruptible
 from cw_snapshot.coordinator.state import exclusive
 from cw_snapshot.errors import CwError, ExitCode, InternalError
 from cw_snapshot.snapshot import procfs
 from cw_snapshot.snapshot import tree as trees
 from cw_snapshot.snapshot.criu_binary import find_criu
-from cw_snapshot.snapshot.findings import Finding, refusals
+from cw_snapshot.snapshot.findings import Finding, Severity, refusals
 from cw_snapshot.snapshot.journal import Fault
 from cw_snapshot.snapshot.predict import Prediction, predict
 from cw_snapshot.snapshot.preflight import PreflightRefusedError
@@ -55,6 +55,15 @@ class TakeAbortedError(CwError):
     """The take was given up; the job runs on as before. Cause: {cause}
 
     Fix: {fix}
+    """
+
+    exit_code = ExitCode.ABORTED
+
+
+class JobEndedError(CwError):
+    """The job ended while it was taken; no snapshot was made. Cause: {cause}
+
+    Fix: `cw-snapshot ps --all` shows how it ended.
     """
 
     exit_code = ExitCode.ABORTED
@@ -163,14 +172,16 @@ def take(
         check_identity("snapshot name", request.name)
     with (
         exclusive(store.lock_path(request.job), request.job),
+        interruptible(),
         operation(
             settings.state_dir, "take", request.job, {"stop": request.stop, "name": request.name}
         ) as op,
-        interruptible(),
     ):
         report = _Take(request, repository, settings, progress, op).run()
         op.result = report.to_json()
-        return report
+    if op.unwritten:
+        report.findings.append(Finding("record", Severity.WARNING, op.unwritten))
+    return report
 
 
 class _Take:
@@ -192,6 +203,8 @@ class _Take:
         self._report = TakeReport(request.job)
         self._begun = time.monotonic()
         self._went = False
+        self._root_start = 0
+        """Start time of the tree's root: with its pid it tells whether the job has ended."""
         self._total = 0
         """Bytes to store."""
 
@@ -208,19 +221,23 @@ class _Take:
             try:
                 self._pause(node)
                 manifest = self._store(node, writer)
-                commit = self._commit(manifest)
+                report.snapshot = self._commit(manifest).snapshot
+                ignore_signals()
                 if self._request.stop:
                     self._end_job(node)
                 node.end()
             except BaseException as error:
-                self._give_up(node, error)
-        report.snapshot = commit.snapshot
+                try:
+                    ignore_signals()
+                finally:  # also when one came just now
+                    self._give_up(node, error)
         report.durable_seconds = time.monotonic() - self._begun
         return report
 
     def _checked_node(self) -> NodeTake:
         request, report = self._request, self._report
         tree = trees.find(request.root)
+        self._root_start = procfs.read_stat(tree.root.pid).starttime
         report.predicted = predict(tree)
         report.processes = len(tree.living)
         node = _node(tree, report.predicted, request, self._settings, self._op)
@@ -309,7 +326,17 @@ class _Take:
     def _give_up(self, node: NodeTake, error: BaseException) -> None:
         """Undo, and say in the error how the job stands."""
         self._op.keep_log(node.log, error)
-        node.abort()
+        try:
+            node.abort()
+        except CwError as worse:
+            error = worse
+        if self._report.snapshot:
+            if isinstance(error, CwError):
+                error.evidence.append(f"the snapshot {self._report.snapshot} is durable")
+            raise error
+        if self._job_ended():
+            cause = error.message if isinstance(error, CwError) else f"{type(error).__name__}: {error}"
+            raise JobEndedError(cause=cause, evidence=getattr(error, "evidence", [])) from error
         if not isinstance(error, CwError):
             raise InternalError(what=f"{type(error).__name__}: {error}; the job runs on") from error
         if error.exit_code is ExitCode.HARMED:
@@ -320,3 +347,10 @@ class _Take:
         if error.exit_code is not ExitCode.ABORTED or self._request.stop:
             raise TakeAbortedError(**told) from error
         raise error
+
+    def _job_ended(self) -> bool:
+        try:
+            root = procfs.read_stat(self._request.root)
+        except procfs.ProcessGoneError:
+            return True
+        return root.starttime != self._root_start or root.state in "ZX"
