@@ -13,7 +13,7 @@ from pathlib import Path
 from cw_snapshot.coordinator.jobs import JobRecord, JobStore, new_record
 from cw_snapshot.coordinator.state import exclusive
 from cw_snapshot.errors import UsageError
-from cw_snapshot.snapshot.launch import User, find_user, launch_job
+from cw_snapshot.snapshot.launch import User, end_tree, find_user, launch_job
 from cw_snapshot.snapshot.native import program
 
 _FIRST_PORT = 20000
@@ -117,19 +117,23 @@ def start_job(store: JobStore, request: StartRequest, environment: Mapping[str, 
             user=user,
             allow_io_uring=request.allow_io_uring,
         )
-        record = new_record(
-            request.job,
-            incarnation,
-            launched,
-            root=launched.command,
-            command=list(request.command),
-            folder=request.folder.absolute(),
-            log=log,
-            status=status,
-            user=user.name if user else "",
-            labels=request.labels,
-        )
-        store.save(record)
+        try:
+            record = new_record(
+                request.job,
+                incarnation,
+                launched,
+                root=launched.command,
+                command=list(request.command),
+                folder=request.folder.absolute(),
+                log=log,
+                status=status,
+                user=user.name if user else "",
+                labels=request.labels,
+            )
+            store.save(record)
+        except BaseException:
+            end_tree(launched)  # nobody would know of it
+            raise
     return record
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import grp
 import os
 import pwd
+import signal
 import subprocess
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -157,6 +158,12 @@ def launch_restorer(
     """
     options = [f"--status={status}", f"--stdout={log}", f"--root={root}", f"--last-pid={last_pid}"]
     return _start("restore", options, criu, env=dict(environment), cwd="/", pass_fds=list(pass_fds))
+
+
+def end_tree(launched: Launched) -> None:
+    """Kill a tree at once: the end of its cw-init ends all of it."""
+    with suppress(ProcessLookupError):
+        os.kill(launched.init, signal.SIGKILL)
 
 
 def host_pid(init: int, ns_pid: int) -> int:
