@@ -41,6 +41,9 @@ _MEMORY_PARTS = 4
 _LEAST_MEMORY = 512 << 20
 """... but no less than this."""
 
+_NEVER_FORCED = {"own-tree", "not-a-job"}
+"""Refusals of preflight: such a take would stop this command itself, or the machine."""
+
 
 class SnapshotLostError(CwError):
     """The snapshot was lost after the pause; the job runs on as before. Cause: {cause}
@@ -148,6 +151,11 @@ def plan_take(request: TakeRequest, settings: Settings) -> TakeReport:
     return TakeReport(request.job, predicted=predicted, findings=node.preflight(), processes=len(tree.living))
 
 
+def refusals_that_stand(findings: list[Finding], *, force: bool) -> list[Finding]:
+    """The refusals that `--force` does not override: all without it."""
+    return [f for f in refusals(findings) if not force or f.code in _NEVER_FORCED]
+
+
 def _node(
     tree: Tree, predicted: Prediction, request: TakeRequest, settings: Settings, op: Operation | None
 ) -> NodeTake:
@@ -242,7 +250,7 @@ class _Take:
         report.processes = len(tree.living)
         node = _node(tree, report.predicted, request, self._settings, self._op)
         report.findings = node.preflight()
-        if (bad := refusals(report.findings)) and not request.force:
+        if bad := refusals_that_stand(report.findings, force=request.force):
             raise PreflightRefusedError(bad)
         allowed = self._settings.max_pause.total_seconds()
         if report.predicted.pause_seconds > allowed and not request.stop:

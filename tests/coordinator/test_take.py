@@ -13,9 +13,16 @@ import pytest
 from cw_snapshot.coordinator.operations import Operation
 from cw_snapshot.coordinator.settings import Settings
 from cw_snapshot.coordinator.signals import InterruptedBySignalError, interruptible
-from cw_snapshot.coordinator.take import JobEndedError, TakeAbortedError, TakeRequest, _Take
+from cw_snapshot.coordinator.take import (
+    JobEndedError,
+    TakeAbortedError,
+    TakeRequest,
+    _Take,
+    refusals_that_stand,
+)
 from cw_snapshot.errors import CwError, UsageError
 from cw_snapshot.snapshot import procfs
+from cw_snapshot.snapshot.findings import Finding, Severity
 from cw_snapshot.snapshot.guard import JobHarmedError
 
 
@@ -97,3 +104,9 @@ def test_a_job_that_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, worse
         process.wait()
     assert caught.value.exit_code == 4
     assert "runs on" not in str(caught.value)
+
+
+def test_what_force_does_not_override() -> None:
+    own, other = (Finding(code, Severity.REFUSAL, "what") for code in ("own-tree", "io-uring"))
+    assert refusals_that_stand([own, other], force=False) == [own, other]
+    assert refusals_that_stand([own, other], force=True) == [own]

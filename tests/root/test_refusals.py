@@ -145,9 +145,12 @@ def test_force_tries_and_undoes(engine: Engine) -> None:
     engine.assert_clean()
 
 
-def test_our_own_tree_is_refused(engine: Engine) -> None:
-    done = engine.run("take", "--pid", str(os.getpid()), "--json")
+@pytest.mark.parametrize("force", [[], ["--force"]])
+def test_our_own_tree_is_refused(engine: Engine, force: list[str]) -> None:
+    done = engine.run("take", "--pid", str(os.getpid()), "--json", *force, "--plan")
     assert done.code == 3
+    done = engine.run("take", "--pid", str(os.getpid()), "--json", *force)
+    assert (done.code, done.json["code"]) == (3, "preflight-refused")
     assert "part of the tree" in "\n".join(done.json["evidence"])
 
 
