@@ -9,6 +9,7 @@ import traceback
 import click
 
 from cw_snapshot.cli.command import arguments, report_error, unexpected, wants_json
+from cw_snapshot.coordinator.limits import raise_descriptor_limit
 from cw_snapshot.errors import CwError, ExitCode, UsageError
 
 COMMANDS = {
@@ -63,6 +64,7 @@ def main() -> None:
 
 def run() -> int:
     """Run the command line; returns the exit code."""
+    raise_descriptor_limit()
     given = arguments()
     as_json = wants_json(given)
     try:

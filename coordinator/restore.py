@@ -14,6 +14,7 @@ from cw_snapshot.coordinator import deadlines
 from cw_snapshot.coordinator.deadlines import JobSize
 from cw_snapshot.coordinator.jobs import JobNotFoundError, JobRunsError, JobState, JobStore, new_record
 from cw_snapshot.coordinator.leftovers import recover_dead_operations
+from cw_snapshot.coordinator.limits import refuse_low_limits
 from cw_snapshot.coordinator.operations import Operation, operation
 from cw_snapshot.coordinator.settings import Settings
 from cw_snapshot.coordinator.signals import ignore_signals, interruptible
@@ -119,6 +120,7 @@ def restore(
         report = RestoreReport(job, commit.snapshot)
         report.findings, report.files = node.plan(request.files, request.redirect_to)
         return report
+    refuse_low_limits()
     with (
         exclusive(store.lock_path(job), job),
         interruptible(),

@@ -11,6 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from cw_snapshot.coordinator.jobs import JobRecord, JobStore, new_record
+from cw_snapshot.coordinator.limits import callers_limits
 from cw_snapshot.coordinator.state import exclusive
 from cw_snapshot.errors import UsageError
 from cw_snapshot.snapshot.launch import User, end_tree, find_user, launch_job
@@ -102,21 +103,22 @@ def start_job(store: JobStore, request: StartRequest, environment: Mapping[str, 
     with exclusive(store.lock_path(request.job), request.job):
         incarnation, own = store.next_incarnation(request.job)
         log, status = own / "output.log", own / "status.json"
-        launched = launch_job(
-            command,
-            environment=job_environment(
-                _user_environment(environment, user),
-                nnodes=1,
-                node_rank=0,
-                address="127.0.0.1",
-                port=free_port(request.job),
-            ),
-            folder=request.folder.absolute(),
-            log=log,
-            status=status,
-            user=user,
-            allow_io_uring=request.allow_io_uring,
-        )
+        with callers_limits():
+            launched = launch_job(
+                command,
+                environment=job_environment(
+                    _user_environment(environment, user),
+                    nnodes=1,
+                    node_rank=0,
+                    address="127.0.0.1",
+                    port=free_port(request.job),
+                ),
+                folder=request.folder.absolute(),
+                log=log,
+                status=status,
+                user=user,
+                allow_io_uring=request.allow_io_uring,
+            )
         try:
             record = new_record(
                 request.job,

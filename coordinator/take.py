@@ -14,6 +14,7 @@ from cw_snapshot.coordinator import deadlines
 from cw_snapshot.coordinator.deadlines import JobSize
 from cw_snapshot.coordinator.jobs import JobRecord, JobStore, check_identity, kill_root
 from cw_snapshot.coordinator.leftovers import recover_dead_operations
+from cw_snapshot.coordinator.limits import refuse_low_limits
 from cw_snapshot.coordinator.operations import Operation, operation
 from cw_snapshot.coordinator.priority import yield_to_job
 from cw_snapshot.coordinator.settings import Settings
@@ -175,6 +176,7 @@ def take(
     request: TakeRequest, store: JobStore, repository: Repository, settings: Settings, progress: TakeProgress
 ) -> TakeReport:
     """Take one job. It runs on, unless `request.stop`; the errors' exit codes tell how it stands."""
+    refuse_low_limits()
     check_identity("job id", request.job)
     if request.name is not None:
         check_identity("snapshot name", request.name)

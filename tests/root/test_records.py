@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import subprocess
 import sys
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from cw_snapshot.coordinator.settings import Settings
 from cw_snapshot.coordinator.start import StartRequest, caller_environment, start_job
 from cw_snapshot.snapshot import procfs
 from cw_snapshot.storage.repository import Repository
-from tests.engine import COUNTER, Engine, eventually
+from tests.engine import COMMAND, COUNTER, Engine, eventually
 
 pytestmark = pytest.mark.root
 
@@ -61,3 +62,23 @@ def test_a_restored_job_that_cannot_be_recorded_is_ended(engine: Engine) -> None
     engine.assert_clean()
     engine.restore("latest:counter")
     engine.wait_lines("counter", 3)
+
+
+def test_limits_of_the_caller(engine: Engine) -> None:
+    """The job gets the soft limit of `run`; a take with too low limits touches nothing."""
+    code = "import resource\nprint(resource.getrlimit(resource.RLIMIT_NOFILE)[0])\n"
+    limited = 'ulimit -Sn 512; exec "$0" "$@"'
+    words = ["run", "--job-id", "limits", "--wait", "--", sys.executable, "-c", code]
+    subprocess.run(["bash", "-c", limited, COMMAND, *words], env=engine.environment, check=True)
+    assert engine.log("limits") == ["512"]
+    engine.counter()
+    few = 'ulimit -n 900; exec "$0" "$@"'
+    done = subprocess.run(
+        ["bash", "-c", few, COMMAND, "take", "counter"], env=engine.environment, check=False
+    )
+    assert done.returncode == 3
+    engine.wait_lines("counter", 3)
+    done = subprocess.run(
+        ["bash", "-c", limited, COMMAND, "take", "counter"], env=engine.environment, check=False
+    )
+    assert done.returncode == 0
