@@ -20,7 +20,7 @@ from cw_snapshot.coordinator.priority import yield_to_job
 from cw_snapshot.coordinator.settings import Settings
 from cw_snapshot.coordinator.signals import ignore_signals, interruptible
 from cw_snapshot.coordinator.state import exclusive
-from cw_snapshot.errors import CwError, ExitCode, InternalError
+from cw_snapshot.errors import CwError, ExitCode, InternalError, SystemFailedError
 from cw_snapshot.snapshot import procfs
 from cw_snapshot.snapshot import tree as trees
 from cw_snapshot.snapshot.criu_binary import find_criu
@@ -340,6 +340,8 @@ class _Take:
             node.abort()
         except CwError as worse:
             error = worse
+        if isinstance(error, OSError):
+            error = SystemFailedError(error)
         if self._report.snapshot:
             if isinstance(error, CwError):
                 error.evidence.append(f"the snapshot {self._report.snapshot} is durable")
