@@ -99,7 +99,7 @@ def start_job(store: JobStore, request: StartRequest, environment: Mapping[str, 
                 "(`-- torchrun --nproc-per-node ...`)"
             )
         command = [program("cw-ranks"), str(request.nproc_per_node), "0", "1", "--", *command]
-    user = find_user(request.user) if request.user else None
+    user = None if request.user is None else find_user(request.user)
     with exclusive(store.lock_path(request.job), request.job):
         incarnation, own = store.next_incarnation(request.job)
         log, status = own / "output.log", own / "status.json"

@@ -64,8 +64,8 @@ class User:
 def find_user(name: str) -> User:
     """Look up a user by name or number."""
     try:
-        entry = pwd.getpwuid(int(name)) if name.isdigit() else pwd.getpwnam(name)
-    except KeyError as error:
+        entry = pwd.getpwuid(int(name)) if name.isascii() and name.isdigit() else pwd.getpwnam(name)
+    except (KeyError, ValueError, OverflowError) as error:
         raise UnknownUserError(name=name) from error
     groups = {entry.pw_gid, *(g.gr_gid for g in grp.getgrall() if entry.pw_name in g.gr_mem)}
     return User(
