@@ -140,6 +140,14 @@ def report_error(error: CwError, *, as_json: bool) -> int:
     return int(error.exit_code)
 
 
+def absolute(path: Path) -> Path:
+    """A path that means the same in every folder."""
+    try:
+        return path.absolute()
+    except FileNotFoundError as error:
+        raise UsageError(what="the current folder does not exist any more; change to another") from error
+
+
 def unexpected(error: Exception) -> InternalError:
     return InternalError(what=f"{type(error).__name__}: {error}")
 

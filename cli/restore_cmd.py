@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from cw_snapshot.cli.command import Command, Context, command, note, settings_options
+from cw_snapshot.cli.command import Command, Context, absolute, command, note, settings_options
 from cw_snapshot.cli.progress import RestoreDisplay
 from cw_snapshot.cli.tables import size_text
 from cw_snapshot.coordinator.restore import RestoreReport, RestoreRequest, restore
@@ -24,7 +24,7 @@ def parse_files(text: str) -> tuple[FilePolicy, Path | None]:
     policy = FilePolicy(word)
     if (policy is FilePolicy.REDIRECT) != bool(folder):
         raise ValueError(text)
-    return policy, Path(folder).absolute() if folder else None
+    return policy, absolute(Path(folder)) if folder else None
 
 
 class _FilesPolicy(click.ParamType[tuple[FilePolicy, Path | None]]):
