@@ -9,7 +9,7 @@ import click
 
 from cw_snapshot.cli.command import Command, Context, absolute, command, note, settings_options
 from cw_snapshot.cli.progress import RestoreDisplay
-from cw_snapshot.cli.tables import size_text
+from cw_snapshot.cli.tables import printable, size_text
 from cw_snapshot.coordinator.restore import RestoreReport, RestoreRequest, restore
 from cw_snapshot.errors import ExitCode
 from cw_snapshot.snapshot.file_rules import Act, FilePolicy
@@ -61,7 +61,7 @@ def _print_plan(report: RestoreReport) -> None:
     for decision in report.files:
         if decision.act is not Act.USE:
             why = f" ({decision.why})" if decision.why else ""
-            click.echo(f"  {decision.act.value:<12} {decision.record.path}{why}")
+            click.echo(printable(f"  {decision.act.value:<12} {decision.record.path}{why}"))
 
 
 def _print_report(report: RestoreReport) -> None:

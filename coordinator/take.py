@@ -18,7 +18,7 @@ from cw_snapshot.coordinator.limits import refuse_low_limits
 from cw_snapshot.coordinator.operations import Operation, operation
 from cw_snapshot.coordinator.priority import yield_to_job
 from cw_snapshot.coordinator.settings import Settings
-from cw_snapshot.coordinator.signals import ignore_signals, interruptible
+from cw_snapshot.coordinator.signals import InterruptedBySignalError, ignore_signals, interruptible
 from cw_snapshot.coordinator.state import exclusive
 from cw_snapshot.errors import CwError, ExitCode, InternalError, SystemFailedError
 from cw_snapshot.snapshot import procfs
@@ -187,7 +187,10 @@ def take(
             settings.state_dir, "take", request.job, {"stop": request.stop, "name": request.name}
         ) as op,
     ):
-        report = _Take(request, repository, settings, progress, op).run()
+        try:
+            report = _Take(request, repository, settings, progress, op).run()
+        except InterruptedBySignalError as error:
+            raise TakeAbortedError(cause=error.message, fix="take again.") from error
         op.result = report.to_json()
     if op.unwritten:
         report.findings.append(Finding("record", Severity.WARNING, op.unwritten))

@@ -81,3 +81,9 @@ def test_a_full_device_as_stdout(
     assert "No space left on device" in done.stderr
     assert "Traceback" not in done.stderr
     assert "Exception ignored" not in done.stderr
+
+
+def test_an_error_does_not_steer_the_terminal(run: Run) -> None:
+    done = run("show", "a\x1b[2J")
+    assert "\x1b" not in done.err
+    assert "Fix:" in done.err.splitlines()[-1]

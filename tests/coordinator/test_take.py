@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from cw_snapshot.coordinator.jobs import JobStore
 from cw_snapshot.coordinator.operations import Operation
 from cw_snapshot.coordinator.settings import Settings
 from cw_snapshot.coordinator.signals import InterruptedBySignalError, interruptible
@@ -19,6 +20,7 @@ from cw_snapshot.coordinator.take import (
     TakeRequest,
     _Take,
     refusals_that_stand,
+    take,
 )
 from cw_snapshot.errors import CwError, UsageError
 from cw_snapshot.snapshot import procfs
@@ -110,3 +112,19 @@ def test_what_force_does_not_override() -> None:
     own, other = (Finding(code, Severity.REFUSAL, "what") for code in ("own-tree", "io-uring"))
     assert refusals_that_stand([own, other], force=False) == [own, other]
     assert refusals_that_stand([own, other], force=True) == [own]
+
+
+class Interrupting:
+    """Progress of a take that is interrupted at once."""
+
+    def phase(self, name: str) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    def pages(self, stats: Any, total: int) -> None: ...
+
+
+def test_an_interrupted_take_says_how_the_job_stands(tmp_path: Path) -> None:
+    request, settings = TakeRequest("job", os.getpid()), Settings(state_dir=tmp_path)
+    with pytest.raises(TakeAbortedError, match=r"runs on .* Interrupted by SIGTERM") as caught:
+        take(request, JobStore(tmp_path), Store(), settings, Interrupting())  # type: ignore[arg-type]
+    assert caught.value.exit_code == 4
