@@ -18,7 +18,7 @@ def size_text(count: float) -> str:
 
 def printable(text: str) -> str:
     """A text without control characters: what a job is called must not steer a terminal."""
-    return "".join(c if c.isprintable() else "?" for c in text)
+    return "".join(c if c.isprintable() else " " if c == "\t" else "?" for c in text)
 
 
 def cut(text: str, longest: int) -> str:

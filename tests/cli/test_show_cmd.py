@@ -33,7 +33,7 @@ def test_names_of_a_job_do_not_steer_the_terminal(capsys: pytest.CaptureFixture[
     process = {
         "pid": 7,
         "parent": 0,
-        "cmdline": ["a\x1b[2J", "b\nc"],
+        "cmdline": ["a\x1b[2J", "b\nc\td"],
         "memory": memory,
         "environment": ["A=\x1b"],
     }
@@ -42,5 +42,5 @@ def test_names_of_a_job_do_not_steer_the_terminal(capsys: pytest.CaptureFixture[
     tree = {"platform": facts, "processes": [process], "files": [file], "sockets": []}
     _print_tree("node", tree, environment=True)
     out = capsys.readouterr().out
-    assert "a?[2J b?c" in out
+    assert "a?[2J b?c d" in out
     assert out.replace("\n", "").isprintable()
