@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from cw_snapshot.cli.tables import printable
 from cw_snapshot.coordinator.jobs import JobStore
 from cw_snapshot.coordinator.settings import Settings, load_settings
 from cw_snapshot.coordinator.state import make_private, require_root
@@ -51,7 +52,11 @@ class Context:
 
 def note(message: str) -> None:
     """Something about the work, not its result: on stderr."""
-    click.echo(message, err=True)
+    click.echo(_printable_lines(message), err=True)
+
+
+def _printable_lines(text: str) -> str:
+    return "\n".join(map(printable, text.split("\n")))
 
 
 class Command(click.Command):
@@ -136,8 +141,16 @@ def report_error(error: CwError, *, as_json: bool) -> int:
             "fix": error.fix,
         }
         click.echo(json.dumps(document, indent=1))
-    click.echo(f"cw-snapshot: {error}", err=True)
+    click.echo(_printable_lines(f"cw-snapshot: {error}"), err=True)
     return int(error.exit_code)
+
+
+def absolute(path: Path) -> Path:
+    """A path that means the same in every folder."""
+    try:
+        return path.absolute()
+    except FileNotFoundError as error:
+        raise UsageError(what="the current folder does not exist any more; change to another") from error
 
 
 def unexpected(error: Exception) -> InternalError:

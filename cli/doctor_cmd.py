@@ -7,7 +7,6 @@ import os
 import click
 
 from cw_snapshot.cli.command import Context, command, settings_options
-from cw_snapshot.coordinator.jobs import JobStore
 from cw_snapshot.coordinator.leftovers import Leftover, find_leftovers
 from cw_snapshot.errors import ExitCode
 from cw_snapshot.snapshot.findings import Finding, Severity
@@ -49,7 +48,7 @@ def doctor_command(context: Context, fix: bool) -> int:
     """Check whether this machine can take and restore snapshots, and what dead runs have left."""
     findings = all_checks()
     if os.geteuid() == 0:
-        for leftover in find_leftovers(JobStore(context.settings.state_dir)):
+        for leftover in find_leftovers():
             if fix:
                 leftover.remove()
             findings.append(as_finding(leftover, fix))

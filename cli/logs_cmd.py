@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from cw_snapshot.cli.command import Context, command, settings_options
-from cw_snapshot.coordinator.jobs import follow
+from cw_snapshot.coordinator.jobs import JobStore, LogGoneError, follow
 from cw_snapshot.errors import ExitCode
 
 _POLL = timedelta(milliseconds=100)
@@ -23,6 +23,13 @@ def logs_command(context: Context, following: bool, job: str) -> None:
     """Print the stdout and stderr of JOB."""
     store = context.store()
     path = Path(store.find(job).record.log)
+    try:
+        _print(context, store, job, path, following=following)
+    except FileNotFoundError as error:
+        raise LogGoneError(path=path, job=job) from error
+
+
+def _print(context: Context, store: JobStore, job: str, path: Path, *, following: bool) -> None:
     if context.json:
         text = path.read_text(errors="replace")
         context.emit("logs", {"job": job, "path": str(path), "output": text}, lambda: None)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import importlib
 import os
+import sys
 import traceback
 
 import click
 
 from cw_snapshot.cli.command import arguments, report_error, unexpected, wants_json
-from cw_snapshot.errors import CwError, ExitCode, UsageError
+from cw_snapshot.coordinator.limits import raise_descriptor_limit
+from cw_snapshot.errors import CwError, ExitCode, SystemFailedError, UsageError
 
 COMMANDS = {
     "doctor": "check this machine",
@@ -63,10 +65,12 @@ def main() -> None:
 
 def run() -> int:
     """Run the command line; returns the exit code."""
+    raise_descriptor_limit()
     given = arguments()
     as_json = wants_json(given)
     try:
         outcome = main.main(given, prog_name="cw-snapshot", standalone_mode=False)
+        sys.stdout.flush()
         return int(outcome) if isinstance(outcome, int) else int(ExitCode.OK)
     except click.exceptions.Exit as ended:
         return ended.exit_code
@@ -80,10 +84,23 @@ def run() -> int:
         return int(ExitCode.ABORTED)
     except BrokenPipeError:
         # Our reader has gone; nothing more can be said to it, also not at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        _drop_output()
         return int(ExitCode.OK)
     except CwError as error:
         return report_error(error, as_json=as_json)
+    except OSError as error:
+        if "CW_SNAPSHOT_TRACEBACK" in os.environ:
+            traceback.print_exc()
+        try:
+            sys.stdout.flush()
+        except OSError:  # it was stdout that failed
+            _drop_output()
+        return report_error(SystemFailedError(error), as_json=as_json)
     except Exception as error:
         traceback.print_exc()
         return report_error(unexpected(error), as_json=as_json)
+
+
+def _drop_output() -> None:
+    """Let what stdout still holds, and what follows, go nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import click
 
 from cw_snapshot.cli.command import Context, command, settings_options
-from cw_snapshot.cli.tables import print_table
+from cw_snapshot.cli.tables import cut, print_table
 from cw_snapshot.coordinator.jobs import JobState, JobView, to_json
 from cw_snapshot.snapshot import tree
 from cw_snapshot.snapshot.procfs import ProcessGoneError
+
+_LONGEST_COMMAND = 200
 
 
 def _processes(view: JobView) -> str:
@@ -36,7 +38,7 @@ def ps_command(context: Context, everything: bool) -> None:
                 str(v.record.init) if v.state is JobState.RUNNING else "-",
                 _processes(v),
                 v.record.started,
-                " ".join(" ".join(v.record.command).split()),
+                cut(" ".join(" ".join(v.record.command).split()), _LONGEST_COMMAND),
             )
             for v in views
         ]

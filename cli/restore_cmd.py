@@ -7,9 +7,9 @@ from typing import Any
 
 import click
 
-from cw_snapshot.cli.command import Command, Context, command, note, settings_options
+from cw_snapshot.cli.command import Command, Context, absolute, command, note, settings_options
 from cw_snapshot.cli.progress import RestoreDisplay
-from cw_snapshot.cli.tables import size_text
+from cw_snapshot.cli.tables import printable, size_text
 from cw_snapshot.coordinator.restore import RestoreReport, RestoreRequest, restore
 from cw_snapshot.errors import ExitCode
 from cw_snapshot.snapshot.file_rules import Act, FilePolicy
@@ -24,7 +24,7 @@ def parse_files(text: str) -> tuple[FilePolicy, Path | None]:
     policy = FilePolicy(word)
     if (policy is FilePolicy.REDIRECT) != bool(folder):
         raise ValueError(text)
-    return policy, Path(folder).absolute() if folder else None
+    return policy, absolute(Path(folder)) if folder else None
 
 
 class _FilesPolicy(click.ParamType[tuple[FilePolicy, Path | None]]):
@@ -61,7 +61,7 @@ def _print_plan(report: RestoreReport) -> None:
     for decision in report.files:
         if decision.act is not Act.USE:
             why = f" ({decision.why})" if decision.why else ""
-            click.echo(f"  {decision.act.value:<12} {decision.record.path}{why}")
+            click.echo(printable(f"  {decision.act.value:<12} {decision.record.path}{why}"))
 
 
 def _print_report(report: RestoreReport) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from cw_snapshot.cli.command import Context, command, settings_options
-from cw_snapshot.errors import ExitCode
+from cw_snapshot.errors import CwError, ExitCode
 
 
 @command("rm", ExitCode.NOT_FOUND, ExitCode.UNREACHABLE)
@@ -18,8 +18,12 @@ def rm_command(context: Context, snapshots: tuple[str, ...]) -> None:
     it is pruned, which a later release does.
     """
     repository = context.repository()
-    refs = [repository.find(token) for token in snapshots]
-    for ref in refs:
-        repository.delete_snapshot(ref)
-    names = [f"{ref.job}/{ref.snapshot}" for ref in refs]
+    names: list[str] = []
+    for ref in dict.fromkeys(repository.find(token) for token in snapshots):
+        try:
+            repository.delete_snapshot(ref)
+        except CwError as error:
+            error.evidence += [f"deleted before: {name}" for name in names]
+            raise
+        names.append(f"{ref.job}/{ref.snapshot}")
     context.emit("rm", {"deleted": names}, lambda: click.echo("\n".join(f"deleted {n}" for n in names)))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from cw_snapshot.cli.command import Context, command, note, settings_options
+from cw_snapshot.cli.command import Context, absolute, command, note, settings_options
 from cw_snapshot.coordinator.jobs import JobState, check_identity, wait
 from cw_snapshot.coordinator.start import StartRequest, caller_environment, start_job
 from cw_snapshot.errors import ExitCode, UsageError
@@ -77,7 +77,7 @@ def run_command(
         nproc_per_node=nproc_per_node,
         user=user,
         allow_io_uring=allow_io_uring,
-        folder=Path.cwd(),
+        folder=absolute(Path()),
     )
     record = start_job(store, request, caller_environment())
     document = {"job": record.id, "incarnation": record.incarnation, "pid": record.init, "log": record.log}

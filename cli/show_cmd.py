@@ -11,7 +11,7 @@ import numpy as np
 
 from cw_snapshot.cli.command import Context, command, settings_options
 from cw_snapshot.cli.list_cmd import describe
-from cw_snapshot.cli.tables import size_text
+from cw_snapshot.cli.tables import cut, printable, size_text
 from cw_snapshot.errors import ExitCode
 from cw_snapshot.storage.manifest import ZERO, ManifestRef, Stream
 from cw_snapshot.storage.reader import TreeReader
@@ -71,8 +71,7 @@ def _print_process(process: Mapping[str, Any], children: Mapping[int, list[Any]]
         click.echo(f"{indent}{process['pid']} (zombie)")
         return
     words = " ".join(process.get("cmdline", [])) or process.get("comm", "?")
-    if len(words) > _LONGEST_COMMAND:
-        words = words[: _LONGEST_COMMAND - 3] + "..."
+    words = printable(cut(words, _LONGEST_COMMAND))
     family = process.get("family_bytes", 0)
     shared = f", {size_text(family)} of it shared with its family" if family else ""
     click.echo(
@@ -94,18 +93,18 @@ def _print_tree(node: str, tree: Mapping[str, Any], *, environment: bool) -> Non
     if environment:
         click.echo("environment of the root")
         for variable in tree["processes"][0]["environment"]:
-            click.echo(f"  {variable}")
+            click.echo(f"  {printable(variable)}")
     written = [f for f in tree["files"] if f["flags"] & 3]
     click.echo(f"files: {len(tree['files'])} open or mapped, {len(written)} for writing")
     for file in written:
         mode = "append" if file["flags"] & 0o2000 else "write"
         carried = ", carried in the snapshot" if file["carried"] else ""
-        click.echo(f"  {file['path']}  [{mode}, {size_text(file['size'])}{carried}]")
+        click.echo(f"  {printable(file['path'])}  [{mode}, {size_text(file['size'])}{carried}]")
     click.echo(f"sockets: {len(tree['sockets'])}")
     for socket in tree["sockets"]:
         if socket["kind"] != "unix":
             peer = f" -> {socket['remote']}" if socket["remote"] else ""
-            click.echo(f"  {socket['kind']} {socket['state']} {socket['local']}{peer}".rstrip())
+            click.echo(printable(f"  {socket['kind']} {socket['state']} {socket['local']}{peer}".rstrip()))
 
 
 @command("show", ExitCode.NOT_FOUND, ExitCode.INTEGRITY, ExitCode.UNREACHABLE)

@@ -16,11 +16,22 @@ def size_text(count: float) -> str:
     return ""
 
 
+def printable(text: str) -> str:
+    """A text without control characters: what a job is called must not steer a terminal."""
+    return "".join(c if c.isprintable() else " " if c == "\t" else "?" for c in text)
+
+
+def cut(text: str, longest: int) -> str:
+    """At most so many characters."""
+    return text if len(text) <= longest else text[: longest - 3] + "..."
+
+
 def print_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """A table on stdout; never cut when stdout is not a terminal."""
     from rich.console import Console
     from rich.table import Table
 
+    rows = [[printable(cell) for cell in row] for row in rows]
     console = Console(soft_wrap=True, highlight=False, markup=False)
     table = Table(box=None, pad_edge=False, show_edge=False)
     for index, head in enumerate(heads):

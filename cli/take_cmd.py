@@ -6,10 +6,9 @@ import click
 
 from cw_snapshot.cli.command import Context, command, note, settings_options
 from cw_snapshot.cli.progress import TakeDisplay
-from cw_snapshot.cli.tables import size_text
-from cw_snapshot.coordinator.take import TakeReport, TakeRequest, plan_take, take
+from cw_snapshot.cli.tables import printable, size_text
+from cw_snapshot.coordinator.take import TakeReport, TakeRequest, plan_take, refusals_that_stand, take
 from cw_snapshot.errors import ExitCode, UsageError
-from cw_snapshot.snapshot.findings import refusals
 from cw_snapshot.snapshot.predict import Prediction
 
 
@@ -23,7 +22,7 @@ def _print_plan(report: TakeReport) -> None:
     )
     click.echo(f"copied first  {size_text(p.shared_bytes + p.pinned_bytes)} of shared and pinned memory")
     for finding in report.findings:
-        click.echo(f"{finding.severity.name.lower():<13} {finding}")
+        click.echo(f"{finding.severity.name.lower():<13} {printable(str(finding))}")
     if not report.findings:
         click.echo("findings      none")
 
@@ -106,7 +105,7 @@ def take_command(
     if plan:
         planned = plan_take(request, context.settings)
         context.emit("take-plan", planned.to_json(), lambda: _print_plan(planned))
-        return int(ExitCode.REFUSED) if refusals(planned.findings) and not force else 0
+        return int(ExitCode.REFUSED) if refusals_that_stand(planned.findings, force=force) else 0
     with TakeDisplay() as display:
         report = take(request, store, context.repository(), context.settings, display)
     _warn(report)

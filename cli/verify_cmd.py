@@ -35,7 +35,12 @@ def _print(result: VerifyResult) -> None:
 @command("verify", ExitCode.NOT_FOUND, ExitCode.INTEGRITY, ExitCode.UNREACHABLE)
 @settings_options("repository", "threads")
 @click.option("--sample", metavar="SHARE", default="100%", help="Read back this share only, such as 5%.")
-@click.option("--seed", type=int, default=0, help="Which chunks a share is; another seed, other chunks.")
+@click.option(
+    "--seed",
+    type=click.IntRange(min=0),
+    default=0,
+    help="Which chunks a share is; another seed, other chunks.",
+)
 @click.argument("snapshot", metavar="SNAP")
 def verify_command(context: Context, sample: str, seed: int, snapshot: str) -> int:
     """Check that SNAP is complete, and read its chunks back and compare them with their hashes.

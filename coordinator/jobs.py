@@ -41,6 +41,15 @@ class JobNotFoundError(CwError):
     exit_code = ExitCode.NOT_FOUND
 
 
+class LogGoneError(CwError):
+    """The log {path} of job {job} does not exist.
+
+    Fix: it was moved or deleted; while the job runs, /proc/PID/fd/1 of its processes is that file.
+    """
+
+    exit_code = ExitCode.NOT_FOUND
+
+
 class JobRunsError(CwError):
     """Job {job} runs already, as incarnation {incarnation} below pid {pid}.
 

@@ -1,6 +1,6 @@
 """What dead runs have left on this node, and removing it.
 
-A live operation is never touched: its locks end with it, so what is locked is in use.
+A live operation is never touched: its work folder is locked as long as it lives.
 """
 
 from __future__ import annotations
@@ -13,9 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
-from cw_snapshot.coordinator.jobs import JobState, JobStore
-from cw_snapshot.coordinator.state import BusyError, exclusive
-from cw_snapshot.snapshot import procfs, tree
+from cw_snapshot.snapshot import procfs
 from cw_snapshot.snapshot.guard import recover
 from cw_snapshot.snapshot.shadows import find_shadows
 from cw_snapshot.snapshot.work_folder import abandoned_folders, folders_in_use
@@ -38,38 +36,43 @@ def recover_dead_operations() -> None:
         recover(folder)
 
 
-def find_leftovers(store: JobStore) -> list[Leftover]:
+def find_leftovers() -> list[Leftover]:
     """Everything that dead takes and restores have left."""
     found = [
         Leftover("work folder of a dead operation", str(f), partial(recover, f)) for f in abandoned_folders()
     ]
-    # A shadow that was just made has no keeper yet: while any take is under way, all are left alone.
-    if not folders_in_use():
-        found += [
-            Leftover("shadow without a keeper", f"pid {pid}", partial(_kill, pid))
-            for pid in find_shadows()
-            if _abandoned(pid)
-        ]
+    # A shadow that was just made has no keeper yet, and criu's tables belong to the take or restore
+    # that is under way: during any, all are left alone.
+    if folders_in_use():
+        return found
+    found += [
+        Leftover("shadow without a keeper", f"pid {pid}", partial(_kill, pid))
+        for pid in find_shadows()
+        if _abandoned(pid)
+    ]
     found += [
         Leftover("table of a dead criu, which drops packets", f"inet {name}", partial(_delete_table, name))
         for name in _criu_tables()
-        if not _criu_runs()
     ]
-    found += _stopped_jobs(store)
     return found
 
 
 def _abandoned(shadow: int) -> bool:
-    """A shadow in use is traced by its keeper."""
+    """A shadow in use is traced by its keeper. A process of a job may have the name of a shadow,
+    but every shadow has closed all its descriptors."""
     try:
-        return procfs.status(shadow)["TracerPid"] == "0"
-    except procfs.ProcessGoneError:
+        status = procfs.status(shadow)
+        if status["State"][0] in "ZX" or status["TracerPid"] != "0":
+            return False
+        return not procfs.descriptors(shadow)
+    except (procfs.ProcessGoneError, PermissionError):
         return False
 
 
 def _kill(pid: int) -> None:
-    with suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)
+    if _abandoned(pid):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def _criu_tables() -> list[str]:
@@ -86,30 +89,3 @@ def _criu_tables() -> list[str]:
 
 def _delete_table(name: str) -> None:
     subprocess.run(["nft", "delete", "table", "inet", name], timeout=_TIMEOUT_SECONDS, check=False)
-
-
-def _criu_runs() -> bool:
-    for entry in os.listdir(procfs.PROC):
-        if entry.isdigit():
-            with suppress(procfs.ProcessGoneError):
-                if procfs.read_stat(int(entry)).comm == "criu":
-                    return True
-    return False
-
-
-def _stopped_jobs(store: JobStore) -> list[Leftover]:
-    """Jobs that a take has stopped and, being dead, can't let go."""
-    found = []
-    for view in store.all():
-        if view.state is not JobState.RUNNING:
-            continue
-        try:
-            with exclusive(store.lock_path(view.record.id), view.record.id):
-                members = tree.find(view.record.root_pid).living
-                stopped = all(procfs.read_stat(m.pid).state == "T" for m in members)
-        except (BusyError, procfs.ProcessGoneError, tree.TreeGoneError):
-            continue
-        if stopped:
-            what = f"job {view.record.id} is stopped and no operation is under way"
-            found.append(Leftover(what, f"pid {view.record.root_pid}", partial(tree.go, members)))
-    return found

@@ -26,13 +26,22 @@ class Operation:
     folder: Path
     """Kept: the record, and logs when it failed."""
     result: dict[str, Any] = field(default_factory=dict)
+    unwritten: str = ""
+    """Why the record of the outcome could not be written; empty when it was."""
 
     def keep_log(self, log: Path | None, error: BaseException) -> None:
-        """Save criu's log from the work folder, if there is one yet, and name it in the error."""
-        if log is not None and log.exists():
-            kept = shutil.copy(log, self.folder / log.name)
-            if isinstance(error, CwError):
-                error.evidence.append(f"criu's log: {kept}")
+        """Save criu's log from the work folder, if there is one yet, and name it in the error.
+
+        Raises nothing: what follows lets the job go on.
+        """
+        try:
+            if log is None or not log.exists():
+                return
+            told = f"criu's log: {shutil.copy(log, self.folder / log.name)}"
+        except OSError as failure:
+            told = f"criu's log could not be kept: {failure}"
+        if isinstance(error, CwError):
+            error.evidence.append(told)
 
 
 _KEPT = 1000
@@ -66,10 +75,20 @@ def operation(state_dir: Path, kind: str, job: str, details: Mapping[str, Any]) 
     except BaseException as error:
         record["outcome"] = error.code if isinstance(error, CwError) else type(error).__name__
         record["message"] = str(error)
+        _write_outcome(op, record)
+        if op.unwritten and isinstance(error, CwError):
+            error.evidence.append(op.unwritten)
         raise
-    else:
-        record["outcome"] = "ok"
-    finally:
-        record["ended"] = now_text()
-        record["result"] = op.result
-        write_json(folder / "operation.json", record)
+    record["outcome"] = "ok"
+    _write_outcome(op, record)
+
+
+def _write_outcome(op: Operation, record: dict[str, Any]) -> None:
+    """The record at the end; what was done counts, whether or not it can be written down."""
+    record["ended"] = now_text()
+    record["result"] = op.result
+    path = op.folder / "operation.json"
+    try:
+        write_json(path, record)
+    except OSError as error:
+        op.unwritten = f"the outcome could not be recorded in {path}: {error.strerror}"

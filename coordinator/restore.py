@@ -14,9 +14,10 @@ from cw_snapshot.coordinator import deadlines
 from cw_snapshot.coordinator.deadlines import JobSize
 from cw_snapshot.coordinator.jobs import JobNotFoundError, JobRunsError, JobState, JobStore, new_record
 from cw_snapshot.coordinator.leftovers import recover_dead_operations
+from cw_snapshot.coordinator.limits import refuse_low_limits
 from cw_snapshot.coordinator.operations import Operation, operation
 from cw_snapshot.coordinator.settings import Settings
-from cw_snapshot.coordinator.signals import interruptible
+from cw_snapshot.coordinator.signals import ignore_signals, interruptible
 from cw_snapshot.coordinator.state import exclusive, make_private
 from cw_snapshot.errors import CwError, ExitCode, UsageError
 from cw_snapshot.snapshot.criu_binary import find_criu
@@ -119,16 +120,19 @@ def restore(
         report = RestoreReport(job, commit.snapshot)
         report.findings, report.files = node.plan(request.files, request.redirect_to)
         return report
+    refuse_low_limits()
     with (
         exclusive(store.lock_path(job), job),
-        operation(settings.state_dir, "restore", job, {"snapshot": commit.snapshot}) as op,
         interruptible(),
+        operation(settings.state_dir, "restore", job, {"snapshot": commit.snapshot}) as op,
     ):
         recover_dead_operations()
         refuse_if_running(store, job)
         report = _Restore(request, commit, reader, store, settings, progress, op).run()
         op.result = report.to_json()
-        return report
+    if op.unwritten:
+        report.notes.append(op.unwritten)
+    return report
 
 
 def refuse_if_running(store: JobStore, job: str) -> None:
@@ -192,19 +196,27 @@ class _Restore:
             self._done("skeleton")
             self._pour(node)
             self._done("pages")
+            ignore_signals()  # once it runs it is not ended again
             report.pid = node.go()
             self._done("go")
+            self._remember(node, report.incarnation, status, log)
         except BaseException as error:
-            self._op.keep_log(node.log, error)
-            node.abort()
-            with suppress(OSError):
-                status.unlink(missing_ok=True)
-                own.rmdir()
+            try:
+                ignore_signals()
+            finally:  # also when one came just now
+                self._undo(node, own, error)
             raise
-        self._remember(node, report.incarnation, status, log)
         node.end()
         report.notes = node.notes
         return report
+
+    def _undo(self, node: NodeRestore, own: Path, error: BaseException) -> None:
+        """End the half-made tree and remove the incarnation's folder."""
+        self._op.keep_log(node.log, error)
+        node.abort()
+        with suppress(OSError):
+            (own / "status.json").unlink(missing_ok=True)
+            own.rmdir()
 
     def _done(self, phase: str) -> None:
         now = time.monotonic()

@@ -22,6 +22,8 @@ _MOST_THREADS = 1024
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|)")
 _UNIT_SECONDS = {"ms": 0.001, "": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
+_LONGEST = timedelta(days=365)
+_LARGEST = 1 << 60
 
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
@@ -45,7 +47,10 @@ def parse_duration(text: Any) -> timedelta:
     match = _DURATION.fullmatch(str(text).strip())
     if not match:
         raise ValueError(f"{text!r} is not a duration such as 500ms, 5s or 2m")
-    return timedelta(seconds=float(match.group(1)) * _UNIT_SECONDS[match.group(2)])
+    seconds = float(match.group(1)) * _UNIT_SECONDS[match.group(2)]
+    if seconds > _LONGEST.total_seconds():
+        raise ValueError(f"{text!r} is longer than a year")
+    return timedelta(seconds=seconds)
 
 
 def parse_size(text: Any) -> int:
@@ -56,7 +61,10 @@ def parse_size(text: Any) -> int:
     match = _SIZE.fullmatch(str(text).strip())
     if not match:
         raise ValueError(f"{text!r} is not a size such as 512M or 2G")
-    return int(float(match.group(1)) * 1024 ** _SIZE_STEPS.index(match.group(2).upper()))
+    size = float(match.group(1)) * 1024 ** _SIZE_STEPS.index(match.group(2).upper())
+    if size > _LARGEST:
+        raise ValueError(f"{text!r} is larger than an exbibyte")
+    return int(size)
 
 
 def _parse_threads(text: Any) -> int:
@@ -91,7 +99,10 @@ class Settings:
 
 def _absolute(text: Any) -> Path:
     """A path that means the same for later commands in other folders."""
-    return Path(text).absolute()
+    try:
+        return Path(text).absolute()
+    except FileNotFoundError as error:
+        raise ValueError(f"{text!r} is relative, and the current folder does not exist any more") from error
 
 
 def _repository(text: Any) -> str:
@@ -128,14 +139,19 @@ def _flag(name: str) -> str:
 
 
 def _read_config(path: Path, *, required: bool) -> dict[str, Any]:
-    if not path.exists():
+    try:
+        text = path.read_text()
+    except FileNotFoundError as error:
         if required:
-            raise SettingsError(evidence=[f"{path}: does not exist"])
+            raise SettingsError(evidence=[f"{path}: does not exist"]) from error
         return {}
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "is no text"
+        raise SettingsError(evidence=[f"{path}: {why}"]) from error
     import yaml
 
     try:
-        values = yaml.safe_load(path.read_text()) or {}
+        values = yaml.safe_load(text) or {}
     except yaml.YAMLError as error:
         raise SettingsError(evidence=[f"{path}: {error}"]) from error
     if not isinstance(values, dict):

@@ -19,6 +19,14 @@ class InterruptedBySignalError(CwError):
     exit_code = ExitCode.ABORTED
 
 
+def ignore_signals() -> None:
+    """From now on, until :func:`interruptible` ends, no signal interrupts: it is called when cleaning
+    up begins."""
+    if threading.current_thread() is threading.main_thread():
+        for number in _SIGNALS:
+            signal.signal(number, signal.SIG_IGN)
+
+
 @contextmanager
 def interruptible() -> Iterator[None]:
     """Within, the first SIGINT, SIGTERM or SIGHUP raises :class:`InterruptedBySignalError` in the
@@ -29,8 +37,7 @@ def interruptible() -> Iterator[None]:
     before = {number: signal.getsignal(number) for number in _SIGNALS}
 
     def first(number: int, _: FrameType | None) -> None:
-        for each in _SIGNALS:
-            signal.signal(each, signal.SIG_IGN)
+        ignore_signals()
         raise InterruptedBySignalError(name=signal.Signals(number).name)
 
     for number in _SIGNALS:

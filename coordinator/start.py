@@ -11,9 +11,10 @@ from itertools import pairwise
 from pathlib import Path
 
 from cw_snapshot.coordinator.jobs import JobRecord, JobStore, new_record
+from cw_snapshot.coordinator.limits import callers_limits
 from cw_snapshot.coordinator.state import exclusive
 from cw_snapshot.errors import UsageError
-from cw_snapshot.snapshot.launch import User, find_user, launch_job
+from cw_snapshot.snapshot.launch import User, end_tree, find_user, launch_job
 from cw_snapshot.snapshot.native import program
 
 _FIRST_PORT = 20000
@@ -98,38 +99,43 @@ def start_job(store: JobStore, request: StartRequest, environment: Mapping[str, 
                 "(`-- torchrun --nproc-per-node ...`)"
             )
         command = [program("cw-ranks"), str(request.nproc_per_node), "0", "1", "--", *command]
-    user = find_user(request.user) if request.user else None
+    user = None if request.user is None else find_user(request.user)
     with exclusive(store.lock_path(request.job), request.job):
         incarnation, own = store.next_incarnation(request.job)
         log, status = own / "output.log", own / "status.json"
-        launched = launch_job(
-            command,
-            environment=job_environment(
-                _user_environment(environment, user),
-                nnodes=1,
-                node_rank=0,
-                address="127.0.0.1",
-                port=free_port(request.job),
-            ),
-            folder=request.folder.absolute(),
-            log=log,
-            status=status,
-            user=user,
-            allow_io_uring=request.allow_io_uring,
-        )
-        record = new_record(
-            request.job,
-            incarnation,
-            launched,
-            root=launched.command,
-            command=list(request.command),
-            folder=request.folder.absolute(),
-            log=log,
-            status=status,
-            user=user.name if user else "",
-            labels=request.labels,
-        )
-        store.save(record)
+        with callers_limits():
+            launched = launch_job(
+                command,
+                environment=job_environment(
+                    _user_environment(environment, user),
+                    nnodes=1,
+                    node_rank=0,
+                    address="127.0.0.1",
+                    port=free_port(request.job),
+                ),
+                folder=request.folder.absolute(),
+                log=log,
+                status=status,
+                user=user,
+                allow_io_uring=request.allow_io_uring,
+            )
+        try:
+            record = new_record(
+                request.job,
+                incarnation,
+                launched,
+                root=launched.command,
+                command=list(request.command),
+                folder=request.folder.absolute(),
+                log=log,
+                status=status,
+                user=user.name if user else "",
+                labels=request.labels,
+            )
+            store.save(record)
+        except BaseException:
+            end_tree(launched)  # nobody would know of it
+            raise
     return record
 
 

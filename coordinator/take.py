@@ -14,16 +14,17 @@ from cw_snapshot.coordinator import deadlines
 from cw_snapshot.coordinator.deadlines import JobSize
 from cw_snapshot.coordinator.jobs import JobRecord, JobStore, check_identity, kill_root
 from cw_snapshot.coordinator.leftovers import recover_dead_operations
+from cw_snapshot.coordinator.limits import refuse_low_limits
 from cw_snapshot.coordinator.operations import Operation, operation
 from cw_snapshot.coordinator.priority import yield_to_job
 from cw_snapshot.coordinator.settings import Settings
-from cw_snapshot.coordinator.signals import interruptible
+from cw_snapshot.coordinator.signals import InterruptedBySignalError, ignore_signals, interruptible
 from cw_snapshot.coordinator.state import exclusive
-from cw_snapshot.errors import CwError, ExitCode, InternalError
+from cw_snapshot.errors import CwError, ExitCode, InternalError, SystemFailedError
 from cw_snapshot.snapshot import procfs
 from cw_snapshot.snapshot import tree as trees
 from cw_snapshot.snapshot.criu_binary import find_criu
-from cw_snapshot.snapshot.findings import Finding, refusals
+from cw_snapshot.snapshot.findings import Finding, Severity, refusals
 from cw_snapshot.snapshot.journal import Fault
 from cw_snapshot.snapshot.predict import Prediction, predict
 from cw_snapshot.snapshot.preflight import PreflightRefusedError
@@ -41,6 +42,9 @@ _MEMORY_PARTS = 4
 _LEAST_MEMORY = 512 << 20
 """... but no less than this."""
 
+_NEVER_FORCED = {"own-tree", "not-a-job"}
+"""Refusals of preflight: such a take would stop this command itself, or the machine."""
+
 
 class SnapshotLostError(CwError):
     """The snapshot was lost after the pause; the job runs on as before. Cause: {cause}
@@ -55,6 +59,15 @@ class TakeAbortedError(CwError):
     """The take was given up; the job runs on as before. Cause: {cause}
 
     Fix: {fix}
+    """
+
+    exit_code = ExitCode.ABORTED
+
+
+class JobEndedError(CwError):
+    """The job ended while it was taken; no snapshot was made. Cause: {cause}
+
+    Fix: `cw-snapshot ps --all` shows how it ended.
     """
 
     exit_code = ExitCode.ABORTED
@@ -139,6 +152,11 @@ def plan_take(request: TakeRequest, settings: Settings) -> TakeReport:
     return TakeReport(request.job, predicted=predicted, findings=node.preflight(), processes=len(tree.living))
 
 
+def refusals_that_stand(findings: list[Finding], *, force: bool) -> list[Finding]:
+    """The refusals that `--force` does not override: all without it."""
+    return [f for f in refusals(findings) if not force or f.code in _NEVER_FORCED]
+
+
 def _node(
     tree: Tree, predicted: Prediction, request: TakeRequest, settings: Settings, op: Operation | None
 ) -> NodeTake:
@@ -158,19 +176,25 @@ def take(
     request: TakeRequest, store: JobStore, repository: Repository, settings: Settings, progress: TakeProgress
 ) -> TakeReport:
     """Take one job. It runs on, unless `request.stop`; the errors' exit codes tell how it stands."""
+    refuse_low_limits()
     check_identity("job id", request.job)
     if request.name is not None:
         check_identity("snapshot name", request.name)
     with (
         exclusive(store.lock_path(request.job), request.job),
+        interruptible(),
         operation(
             settings.state_dir, "take", request.job, {"stop": request.stop, "name": request.name}
         ) as op,
-        interruptible(),
     ):
-        report = _Take(request, repository, settings, progress, op).run()
+        try:
+            report = _Take(request, repository, settings, progress, op).run()
+        except InterruptedBySignalError as error:
+            raise TakeAbortedError(cause=error.message, fix="take again.") from error
         op.result = report.to_json()
-        return report
+    if op.unwritten:
+        report.findings.append(Finding("record", Severity.WARNING, op.unwritten))
+    return report
 
 
 class _Take:
@@ -192,6 +216,8 @@ class _Take:
         self._report = TakeReport(request.job)
         self._begun = time.monotonic()
         self._went = False
+        self._root_start = 0
+        """Start time of the tree's root: with its pid it tells whether the job has ended."""
         self._total = 0
         """Bytes to store."""
 
@@ -208,24 +234,28 @@ class _Take:
             try:
                 self._pause(node)
                 manifest = self._store(node, writer)
-                commit = self._commit(manifest)
+                report.snapshot = self._commit(manifest).snapshot
+                ignore_signals()
                 if self._request.stop:
                     self._end_job(node)
                 node.end()
             except BaseException as error:
-                self._give_up(node, error)
-        report.snapshot = commit.snapshot
+                try:
+                    ignore_signals()
+                finally:  # also when one came just now
+                    self._give_up(node, error)
         report.durable_seconds = time.monotonic() - self._begun
         return report
 
     def _checked_node(self) -> NodeTake:
         request, report = self._request, self._report
         tree = trees.find(request.root)
+        self._root_start = procfs.read_stat(tree.root.pid).starttime
         report.predicted = predict(tree)
         report.processes = len(tree.living)
         node = _node(tree, report.predicted, request, self._settings, self._op)
         report.findings = node.preflight()
-        if (bad := refusals(report.findings)) and not request.force:
+        if bad := refusals_that_stand(report.findings, force=request.force):
             raise PreflightRefusedError(bad)
         allowed = self._settings.max_pause.total_seconds()
         if report.predicted.pause_seconds > allowed and not request.stop:
@@ -309,7 +339,19 @@ class _Take:
     def _give_up(self, node: NodeTake, error: BaseException) -> None:
         """Undo, and say in the error how the job stands."""
         self._op.keep_log(node.log, error)
-        node.abort()
+        try:
+            node.abort()
+        except CwError as worse:
+            error = worse
+        if isinstance(error, OSError):
+            error = SystemFailedError(error)
+        if self._report.snapshot:
+            if isinstance(error, CwError):
+                error.evidence.append(f"the snapshot {self._report.snapshot} is durable")
+            raise error
+        if self._job_ended():
+            cause = error.message if isinstance(error, CwError) else f"{type(error).__name__}: {error}"
+            raise JobEndedError(cause=cause, evidence=getattr(error, "evidence", [])) from error
         if not isinstance(error, CwError):
             raise InternalError(what=f"{type(error).__name__}: {error}; the job runs on") from error
         if error.exit_code is ExitCode.HARMED or (error.exit_code is ExitCode.REFUSED and not self._went):
@@ -320,3 +362,10 @@ class _Take:
         if error.exit_code is not ExitCode.ABORTED or self._request.stop:
             raise TakeAbortedError(**told) from error
         raise error
+
+    def _job_ended(self) -> bool:
+        try:
+            root = procfs.read_stat(self._request.root)
+        except procfs.ProcessGoneError:
+            return True
+        return root.starttime != self._root_start or root.state in "ZX"

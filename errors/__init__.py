@@ -4,6 +4,6 @@ A leaf: every room imports it, it imports none. The class docstring is the messa
 user reads; see :class:`CwError`.
 """
 
-from cw_snapshot.errors.base import CwError, ExitCode, InternalError, UsageError
+from cw_snapshot.errors.base import CwError, ExitCode, InternalError, SystemFailedError, UsageError
 
-__all__ = ["CwError", "ExitCode", "InternalError", "UsageError"]
+__all__ = ["CwError", "ExitCode", "InternalError", "SystemFailedError", "UsageError"]

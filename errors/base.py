@@ -93,6 +93,17 @@ class InternalError(CwError):
     """
 
 
+class SystemFailedError(CwError):
+    """The system refused: {why}.
+
+    Fix: see what it says; with CW_SNAPSHOT_TRACEBACK=1 the command tells where it happened.
+    """
+
+    def __init__(self, error: OSError) -> None:
+        paths = [str(path) for path in (error.filename, error.filename2) if path is not None]
+        super().__init__(why=error.strerror or str(error) or type(error).__name__, evidence=paths)
+
+
 class UsageError(CwError):
     """{what}"""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import grp
 import os
 import pwd
+import signal
 import subprocess
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -63,8 +64,8 @@ class User:
 def find_user(name: str) -> User:
     """Look up a user by name or number."""
     try:
-        entry = pwd.getpwuid(int(name)) if name.isdigit() else pwd.getpwnam(name)
-    except KeyError as error:
+        entry = pwd.getpwuid(int(name)) if name.isascii() and name.isdigit() else pwd.getpwnam(name)
+    except (KeyError, ValueError, OverflowError) as error:
         raise UnknownUserError(name=name) from error
     groups = {entry.pw_gid, *(g.gr_gid for g in grp.getgrall() if entry.pw_name in g.gr_mem)}
     return User(
@@ -157,6 +158,12 @@ def launch_restorer(
     """
     options = [f"--status={status}", f"--stdout={log}", f"--root={root}", f"--last-pid={last_pid}"]
     return _start("restore", options, criu, env=dict(environment), cwd="/", pass_fds=list(pass_fds))
+
+
+def end_tree(launched: Launched) -> None:
+    """Kill a tree at once: the end of its cw-init ends all of it."""
+    with suppress(ProcessLookupError):
+        os.kill(launched.init, signal.SIGKILL)
 
 
 def host_pid(init: int, ns_pid: int) -> int:

@@ -107,3 +107,9 @@ class Backend(ABC):
     @abstractmethod
     def delete(self, name: str) -> None:
         """Remove the object. No error if it is not there."""
+
+    def check_writable(self) -> None:  # noqa: B027  # a store may have nothing to ask beforehand
+        """Find out before anything depends on it whether `put` can work.
+
+        :raises StoreError: it can't.
+        """

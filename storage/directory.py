@@ -25,13 +25,14 @@ from cw_snapshot.storage.errors import (
     StoreError,
     StoreFullError,
     StoreNotPermittedError,
+    StoreReadOnlyError,
     StoreUnreachableError,
 )
 from cw_snapshot.storage.pages import Bytes
 
 _TEMPORARY = ".tmp"
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-_REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS}
+_REFUSED = {errno.EACCES, errno.EPERM}
 _ABSENT = {errno.ENOENT, errno.ENOTDIR}
 
 
@@ -106,6 +107,18 @@ class DirectoryBackend(Backend):
             except OSError as error:
                 if error.errno not in _ABSENT:
                     raise
+
+    def check_writable(self) -> None:
+        with self._reported(""):
+            self._check_root()
+            folder = self._root / _TEMPORARY
+            self._make_directory(folder)
+            temporary = folder / f"{os.getpid()}-{secrets.token_hex(8)}"
+            try:
+                temporary.write_bytes(bytes(4096))
+            finally:
+                with suppress(OSError):
+                    temporary.unlink()
 
     @contextmanager
     def _written(self, name: str, data: Bytes) -> Iterator[tuple[Path, Path]]:
@@ -196,6 +209,8 @@ class DirectoryBackend(Backend):
             kind: type[StoreError] = StoreUnreachableError
             if error.errno in _FULL:
                 kind = StoreFullError
+            elif error.errno == errno.EROFS:
+                kind = StoreReadOnlyError
             elif error.errno in _REFUSED:
                 kind = StoreNotPermittedError
             path = error.filename or (self._root / name)

@@ -132,6 +132,13 @@ class StoreFullError(StoreError):
     """
 
 
+class StoreReadOnlyError(StoreError):
+    """The store {store} is read-only: {what}.
+
+    Fix: make its file system writable, or use another repository.
+    """
+
+
 class StoreNotPermittedError(StoreError):
     """The store {store} refused: {what}.
 

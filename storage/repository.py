@@ -157,13 +157,16 @@ class Repository:
         if token.startswith(_LATEST):
             return self._latest(token)
         refs = self.list_snapshots()
+        damaged: list[SnapshotRef] = []
         found = [ref for ref in refs if ref.snapshot == token]
         if not found:
-            found = [ref for ref in refs if self._label(ref) == token]
+            found = [ref for ref in refs if self._label(ref, damaged) == token]
         if not found and token:
             found = [ref for ref in refs if ref.snapshot.startswith(token)]
         if not found:
-            raise SnapshotNotFoundError(token=token)
+            names = ", ".join(f"{ref.job}/{ref.snapshot}" for ref in damaged)
+            hidden = [f"{len(damaged)} damaged commits could not be looked at: {names}"] if damaged else []
+            raise SnapshotNotFoundError(token=token, evidence=hidden)
         if len(found) > 1:
             candidates = [f"{ref.job}/{ref.snapshot}" for ref in found]
             raise SnapshotAmbiguousError(token=token, count=len(found), evidence=candidates)
@@ -195,11 +198,18 @@ class Repository:
         tied = [ref for ref in refs if ref.snapshot.startswith(second)]
         return tied[0] if len(tied) == 1 else max(tied, key=lambda ref: self.read_commit(ref).created)
 
-    def _label(self, ref: SnapshotRef) -> str | None:
-        """The name of a snapshot; one whose commit is damaged or gone has none that can be trusted."""
+    def _label(self, ref: SnapshotRef, damaged: list[SnapshotRef] | None = None) -> str | None:
+        """The name of a snapshot; one whose commit is damaged or gone has none that can be trusted.
+
+        :param damaged: gets `ref` when its commit is damaged.
+        """
         try:
             return self.read_commit(ref).name
-        except (IntegrityError, SnapshotNotFoundError):
+        except SnapshotNotFoundError:
+            return None
+        except IntegrityError:
+            if damaged is not None:
+                damaged.append(ref)
             return None
 
     def _create(self, name: str, data: bytes) -> bool:

@@ -138,7 +138,9 @@ class TreeWriter:
             It must be quick.
         :param worker_init: called first in each thread, for example to lower its priority.
         :raises MemoryBudgetError: `memory` is too small.
+        :raises StoreError: the store can't be written to; later would be too late for a job.
         """
+        repository.backend.check_writable()
         self._repository = repository
         self._broker = broker
         self._progress = progress

@@ -28,3 +28,7 @@ def test_a_damaged_commit_hides_no_other(run: Run, snapshot: str, repository: Pa
     assert done.code == 7
     assert [s["snapshot"] for s in done.json["snapshots"]] == [snapshot]
     assert len(done.json["damaged"]) == 1
+    done = run("show", "nothing")
+    assert done.code == 6
+    assert "1 damaged commits" in done.err
+    assert "llama/20260101T000000Z-00000001" in done.err

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from cw_snapshot.coordinator.jobs import JobRecord
 from tests.cli.conftest import Run
 
@@ -10,3 +12,11 @@ def test_logs(run: Run, ended_job: JobRecord) -> None:
     assert run("logs", "done").out == "first\nlast\n"
     assert run("logs", "-f", "done").out == "first\nlast\n"
     assert run("logs", "done", "--json").json["output"] == "first\nlast\n"
+
+
+def test_a_log_that_is_gone(run: Run, ended_job: JobRecord) -> None:
+    Path(ended_job.log).unlink()
+    for words in (["logs", "done"], ["logs", "-f", "done"], ["logs", "done", "--json"]):
+        done = run(*words)
+        assert done.code == 6
+        assert ended_job.log in done.err

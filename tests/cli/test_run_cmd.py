@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from cw_snapshot.cli.run_cmd import parse_labels
@@ -27,7 +29,22 @@ def test_nproc_with_torchrun(run: Run) -> None:
     assert "torchrun" in done.err
 
 
-def test_unknown_user(run: Run) -> None:
-    done = run("run", "--job-id", "a", "--user", "no-such-user", "--", "true")
+@pytest.mark.parametrize("user", ["no-such-user", "", "²", "9" * 30, "9" * 5000])
+def test_unknown_user(run: Run, user: str) -> None:
+    done = run("run", "--job-id", "a", "--user", user, "--", "true")
     assert done.code == 2
-    assert "no-such-user" in done.err
+    assert f"no user {user!r}" in done.err
+
+
+def test_a_folder_that_was_deleted(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    folder.rmdir()
+    for words in (["run", "--job-id", "a", "--", "true"], ["restore", "a", "--files", "redirect=x"]):
+        done = run(*words)
+        assert done.code == 2
+        assert "current folder" in done.err
+    done = run("ps", "--state-dir", "x")
+    assert done.code == 2
+    assert "current folder" in done.err

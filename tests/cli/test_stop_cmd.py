@@ -21,3 +21,9 @@ def test_grace(run: Run, ended_job: JobRecord, grace: str) -> None:
     done = run("stop", "done", f"--grace={grace}")
     assert done.code == 2
     assert "--grace" in done.err
+
+
+def test_a_grace_that_is_too_long(run: Run, ended_job: JobRecord) -> None:
+    done = run("stop", "done", "--grace", "99999999999999d")
+    assert done.code == 2
+    assert "--grace" in done.err

@@ -17,3 +17,9 @@ def test_share(run: Run, snapshot: str, share: str) -> None:
     done = run("verify", snapshot, f"--sample={share}")
     assert done.code == 2
     assert share in done.err
+
+
+def test_seed(run: Run, snapshot: str) -> None:
+    done = run("verify", snapshot, "--seed=-5")
+    assert done.code == 2
+    assert "--seed" in done.err

@@ -89,3 +89,23 @@ def test_flags_are_named_as_they_are_typed() -> None:
     with pytest.raises(SettingsError) as caught:
         load_settings({}, {"limit_memory": "much", "max_pause": "long"})
     assert [line.split(":")[0] for line in caught.value.evidence] == ["--limit-memory", "--max-pause"]
+
+
+@pytest.mark.parametrize("text", ["99999999999999d", "9" * 400 + "s", "366d"])
+def test_durations_that_are_too_long(text: str) -> None:
+    with pytest.raises(ValueError, match="longer than a year"):
+        parse_duration(text)
+
+
+def test_a_size_that_is_too_large() -> None:
+    with pytest.raises(ValueError, match="larger"):
+        parse_size("9" * 400)
+
+
+def test_a_config_that_is_no_text(tmp_path: Path) -> None:
+    binary = tmp_path / "binary"
+    binary.write_bytes(b"\xff\xfe\x00")
+    for path in (tmp_path, binary, binary / "below"):
+        with pytest.raises(SettingsError) as caught:
+            load_settings({}, {}, path)
+        assert str(path) in caught.value.evidence[0]

@@ -7,10 +7,12 @@ import signal
 import socket
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from cw_snapshot.snapshot import procfs
 from tests.engine import Engine, alive, eventually
 
 pytestmark = pytest.mark.root
@@ -125,19 +127,25 @@ def test_list_show_and_rm(engine: Engine) -> None:
 
 def test_doctor_finds_and_removes_what_dead_runs_left(engine: Engine) -> None:
     engine.counter()
-    root = engine.root("counter")
     process = engine.start("take", "counter", stdout=-3, stderr=-3)
-    running = "cw-snapshot.*-take-*"
-    before = set(Path("/dev/shm").glob(running))
-    eventually("it works", lambda: set(Path("/dev/shm").glob(running)) - before)
+    guard = eventually("it has a guard", lambda: _guard_of(process.pid))
     process.send_signal(signal.SIGSTOP)
-    os.kill(root, signal.SIGSTOP)
+    os.kill(guard, signal.SIGKILL)
     process.kill()
     process.wait()
     done = engine.run("doctor", "--json")
     assert any(f["code"] == "leftover" for f in done.json["findings"]), done.out
     eventually("all is removed", lambda: _doctor_is_content(engine), 30)
     engine.wait_lines("counter", 5)
+
+
+def _guard_of(command: int) -> int:
+    """Pid of the guard of a command; 0 when it has none yet."""
+    with suppress(procfs.ProcessGoneError):
+        for child in procfs.children(command):
+            if procfs.read_stat(child).comm == "cw-guard":
+                return child
+    return 0
 
 
 def _doctor_is_content(engine: Engine) -> bool:

@@ -90,6 +90,7 @@ def assert_unharmed(engine: Engine, name: str, before: set[str]) -> None:
 
 
 def stopped(pids: list[int]) -> list[int]:
+    """Those that are stopped; half-made shadows were seen as members of the tree, and end."""
     found = []
     for pid in pids:
         with suppress(procfs.ProcessGoneError):

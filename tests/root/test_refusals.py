@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
+import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
 
-from tests.engine import Engine, alive, eventually, states
+from tests.engine import COMMAND, Engine, alive, eventually, states
 
 pytestmark = pytest.mark.root
 
@@ -145,9 +147,12 @@ def test_force_tries_and_undoes(engine: Engine) -> None:
     engine.assert_clean()
 
 
-def test_our_own_tree_is_refused(engine: Engine) -> None:
-    done = engine.run("take", "--pid", str(os.getpid()), "--json")
+@pytest.mark.parametrize("force", [[], ["--force"]])
+def test_our_own_tree_is_refused(engine: Engine, force: list[str]) -> None:
+    done = engine.run("take", "--pid", str(os.getpid()), "--json", *force, "--plan")
     assert done.code == 3
+    done = engine.run("take", "--pid", str(os.getpid()), "--json", *force)
+    assert (done.code, done.json["code"]) == (3, "preflight-refused")
     assert "part of the tree" in "\n".join(done.json["evidence"])
 
 
@@ -204,4 +209,16 @@ def test_too_little_memory_for_buffers_is_refused_before_the_pause(engine: Engin
     assert done.code == 2
     assert "pause" not in done.err
     engine.ok("take", "counter", "--limit-memory", "200M")
+    engine.assert_clean()
+
+
+def test_a_read_only_repository_is_noticed_before_the_pause(engine: Engine) -> None:
+    engine.counter()
+    root = engine.root("counter")
+    script = 'mount --bind "$1" "$1" && mount -o remount,bind,ro "$1" && exec "$0" take counter --json'
+    words = ["unshare", "-m", "bash", "-c", script, str(COMMAND), str(engine.repository)]
+    done = subprocess.run(words, env=engine.environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 8, done.stderr
+    assert json.loads(done.stdout)["code"] == "store-read-only"
+    assert engine.root("counter") == root
     engine.assert_clean()

@@ -13,7 +13,12 @@ from backend_conformance import BackendConformance
 from cw_snapshot.errors import ExitCode
 from cw_snapshot.storage.backend import Backend
 from cw_snapshot.storage.directory import DirectoryBackend
-from cw_snapshot.storage.errors import StoreFullError, StoreNotPermittedError, StoreUnreachableError
+from cw_snapshot.storage.errors import (
+    StoreFullError,
+    StoreNotPermittedError,
+    StoreReadOnlyError,
+    StoreUnreachableError,
+)
 
 
 @pytest.fixture
@@ -107,7 +112,7 @@ def test_a_missing_root_is_not_made_by_writing(root: Path) -> None:
         (errno.ENOSPC, StoreFullError, ExitCode.UNREACHABLE),
         (errno.EDQUOT, StoreFullError, ExitCode.UNREACHABLE),
         (errno.EACCES, StoreNotPermittedError, ExitCode.NOT_PERMITTED),
-        (errno.EROFS, StoreNotPermittedError, ExitCode.NOT_PERMITTED),
+        (errno.EROFS, StoreReadOnlyError, ExitCode.UNREACHABLE),
         (errno.EIO, StoreUnreachableError, ExitCode.UNREACHABLE),
         (errno.ESTALE, StoreUnreachableError, ExitCode.UNREACHABLE),
     ],
@@ -157,3 +162,17 @@ def test_foreign_things_in_the_directory_are_no_objects(backend: DirectoryBacken
     os.mkfifo(root / "d" / "fifo")
     assert [found.name for found in backend.list("")] == ["d/a"]
     assert backend.head("d") is None
+
+
+def test_whether_it_can_be_written_is_known_before(
+    backend: DirectoryBackend, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend.check_writable()
+    assert not any(path.is_file() for path in root.rglob("*"))
+
+    def refuse(self: Path, data: bytes) -> None:
+        raise OSError(errno.EROFS, "Read-only file system", str(self))
+
+    monkeypatch.setattr(Path, "write_bytes", refuse)
+    with pytest.raises(StoreReadOnlyError):
+        backend.check_writable()

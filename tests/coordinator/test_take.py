@@ -1,0 +1,130 @@
+"""How a take that fails is given up."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cw_snapshot.coordinator.jobs import JobStore
+from cw_snapshot.coordinator.operations import Operation
+from cw_snapshot.coordinator.settings import Settings
+from cw_snapshot.coordinator.signals import InterruptedBySignalError, interruptible
+from cw_snapshot.coordinator.take import (
+    JobEndedError,
+    TakeAbortedError,
+    TakeRequest,
+    _Take,
+    refusals_that_stand,
+    take,
+)
+from cw_snapshot.errors import CwError, UsageError
+from cw_snapshot.snapshot import procfs
+from cw_snapshot.snapshot.findings import Finding, Severity
+from cw_snapshot.snapshot.guard import JobHarmedError
+
+
+class Node:
+    """A take of a tree that fails to be stopped."""
+
+    log = None
+    aborted = 0
+
+    def __init__(self, error: CwError, worse: CwError | None = None) -> None:
+        self._error = error
+        self._worse = worse
+
+    def open(self) -> None:
+        raise self._error
+
+    def abort(self) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        self.aborted += 1
+        if self._worse:
+            raise self._worse
+
+
+class Store:
+    def load_index(self) -> None: ...
+
+
+class Writer:
+    def __enter__(self) -> Writer:
+        return self
+
+    def __exit__(self, *_: Any) -> None: ...
+
+
+class Quiet:
+    def phase(self, name: str) -> None: ...
+    def pages(self, stats: Any, total: int) -> None: ...
+
+
+def failing(node: Node, root: int, started: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    op = Operation("id", "take", "job", tmp_path)
+    take = _Take(TakeRequest("job", root), Store(), Settings(), Quiet(), op)  # type: ignore[arg-type]
+    take._root_start = started
+    monkeypatch.setattr(take, "_writer", lambda broker: Writer())
+    monkeypatch.setattr(take, "_checked_node", lambda: node)
+    with interruptible():
+        take.run()
+
+
+def test_a_signal_does_not_interrupt_cleaning_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    node = Node(UsageError(what="first"))
+    us = procfs.read_stat(os.getpid())
+    with pytest.raises(TakeAbortedError, match="runs on as before"):
+        failing(node, us.pid, us.starttime, tmp_path, monkeypatch)
+    assert node.aborted == 1
+
+
+def test_the_last_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A signal that comes when cleaning up begins."""
+    from cw_snapshot.coordinator import take
+
+    node = Node(UsageError(what="first"))
+    us = procfs.read_stat(os.getpid())
+    monkeypatch.setattr(take, "ignore_signals", lambda: os.kill(os.getpid(), signal.SIGINT))
+    with pytest.raises((TakeAbortedError, InterruptedBySignalError)):
+        failing(node, us.pid, us.starttime, tmp_path, monkeypatch)
+    assert node.aborted == 1
+
+
+@pytest.mark.parametrize("worse", [None, JobHarmedError(evidence=["pid 7"])])
+def test_a_job_that_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, worse: CwError | None) -> None:
+    process = subprocess.Popen(["true"])
+    try:
+        started = procfs.read_stat(process.pid).starttime
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        with pytest.raises(JobEndedError) as caught:
+            failing(Node(UsageError(what="first"), worse), process.pid, started, tmp_path, monkeypatch)
+    finally:
+        process.wait()
+    assert caught.value.exit_code == 4
+    assert "runs on" not in str(caught.value)
+
+
+def test_what_force_does_not_override() -> None:
+    own, other = (Finding(code, Severity.REFUSAL, "what") for code in ("own-tree", "io-uring"))
+    assert refusals_that_stand([own, other], force=False) == [own, other]
+    assert refusals_that_stand([own, other], force=True) == [own]
+
+
+class Interrupting:
+    """Progress of a take that is interrupted at once."""
+
+    def phase(self, name: str) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    def pages(self, stats: Any, total: int) -> None: ...
+
+
+def test_an_interrupted_take_says_how_the_job_stands(tmp_path: Path) -> None:
+    request, settings = TakeRequest("job", os.getpid()), Settings(state_dir=tmp_path)
+    with pytest.raises(TakeAbortedError, match=r"runs on .* Interrupted by SIGTERM") as caught:
+        take(request, JobStore(tmp_path), Store(), settings, Interrupting())  # type: ignore[arg-type]
+    assert caught.value.exit_code == 4
