@@ -10,7 +10,8 @@ from pathlib import Path
 
 from cw_snapshot.errors import CwError, ExitCode
 from cw_snapshot.snapshot import images
-from cw_snapshot.snapshot.file_evidence import FileRecord, build_id, digest
+from cw_snapshot.snapshot.build_ids import build_id
+from cw_snapshot.snapshot.file_evidence import FileRecord, digest
 from cw_snapshot.snapshot.file_rules import Act, Decision, FileNow, FilePolicy, decide, lead
 
 _PERMISSIONS = 0o7777
@@ -45,7 +46,7 @@ def observe(record: FileRecord) -> FileNow:
         else:
             content, sampled = digest(path, record.size)
             same = content == record.digest and sampled == record.sampled
-            if same and sampled and record.writable:
+            if same and sampled:
                 same = None  # samples prove a difference, not that there is none
     found = build_id(path) if record.build_id else ""
     return FileNow(True, now.st_size, now.st_mode, now.st_mtime_ns, found, same)

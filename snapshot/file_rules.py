@@ -7,6 +7,7 @@ the user chose what to do.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -125,8 +126,18 @@ def _difference(record: FileRecord, now: FileNow) -> str:
     if now.same_prefix or (now.mtime_ns == record.mtime_ns and not record.mapped):
         return ""
     if now.same_prefix is None:
-        return "it was written to since, and its content at the snapshot is not known"
+        return _unknown(record)
     return "its content has changed"
+
+
+def _unknown(record: FileRecord) -> str:
+    if not record.sampled:
+        return "it was replaced or written to since, and its content at the snapshot is not known"
+    seconds = f"{record.mtime_ns // 10**9}.{record.mtime_ns % 10**9:09}"
+    return (
+        "it has other times, and only samples of its content are known, which agree; "
+        f"if it is the same, set its time back: touch -d @{seconds} {shlex.quote(record.path)}"
+    )
 
 
 def _decide_writable(record: FileRecord, now: FileNow, policy: FilePolicy) -> Decision:

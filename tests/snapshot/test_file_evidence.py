@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from cw_snapshot.snapshot import file_evidence
+from cw_snapshot.snapshot.build_ids import build_id
 from cw_snapshot.snapshot.file_evidence import FileRecord, SharedFileMissedError
 from cw_snapshot.snapshot.file_restore import (
     FilesDifferError,
@@ -43,8 +44,8 @@ def test_build_id_is_that_of_the_toolchain(tmp_path: Path) -> None:
     identity = "0123456789abcdef0123456789abcdef01234567"
     command = ["gcc", "-shared", "-fPIC", f"-Wl,--build-id=0x{identity}", "-o", library, source]
     subprocess.run(command, check=True)
-    assert file_evidence.build_id(library) == identity
-    assert file_evidence.build_id(source) == ""
+    assert build_id(library) == identity
+    assert build_id(source) == ""
 
 
 def test_digest_of_a_prefix(tmp_path: Path) -> None:
@@ -69,6 +70,24 @@ def test_a_file_that_changes_while_it_is_digested_is_not_known(tmp_path: Path) -
     assert file_evidence.after_go(stopped, ROOT, set())[0].digest
     path.write_bytes(b"changed")
     assert file_evidence.after_go(stopped, ROOT, set())[0].digest == ""
+
+
+def test_samples_prove_a_difference_and_never_sameness(tmp_path: Path) -> None:
+    path = tmp_path / "dataset"
+    with path.open("wb") as file:
+        file.truncate(file_evidence._FULL_DIGEST_BYTES + 1)
+    seen = evidence(path, flags=0)
+    assert seen.sampled
+    assert decide_all([seen], FilePolicy.REFUSE)[0].act is Act.USE
+    with path.open("r+b") as file:
+        file.seek((1 << 20) - 5)  # between two samples
+        file.write(b"x")
+    (decision,) = decide_all([seen], FilePolicy.REFUSE)
+    assert decision.act is Act.REFUSE
+    assert f"touch -d @{seen.mtime_ns // 10**9}." in decision.why
+    subprocess.run(["sh", "-c", decision.why.partition("back: ")[2]], check=True)
+    assert path.stat().st_mtime_ns == seen.mtime_ns
+    assert decide_all([seen], FilePolicy.REFUSE)[0].act is Act.USE
 
 
 def test_times_prove_nothing_for_a_mapped_file(tmp_path: Path) -> None:
