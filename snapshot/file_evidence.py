@@ -60,6 +60,9 @@ class FileRecord:
     uid: int = 0
     gid: int = 0
     mtime_ns: int = 0
+    dev: int = 0
+    ino: int = 0
+    """With `dev`: which file it was at the stop; 0 when it was not looked at then."""
     build_id: str = ""
     digest: str = ""
     """BLAKE3 of the first `size` bytes, or empty when the content is not known."""
@@ -112,8 +115,9 @@ def directories(folder: Path) -> list[str]:
     return sorted({_absolute(e.reg.name) for e in entries if e.HasField("reg") and stat.S_ISDIR(e.reg.mode)})
 
 
-def _absolute(name: str) -> str:
-    return name if name.startswith("/") else "/" + name
+def _absolute(name: str | bytes) -> str:
+    path = os.fsdecode(name)  # protobuf gives bytes where a name is not UTF-8
+    return path if path.startswith("/") else "/" + path
 
 
 def _remapped(folder: Path) -> set[int]:
@@ -167,7 +171,7 @@ class StopEvidence:
 
 def at_stop(records_found: Sequence[FileRecord], root: Path, mapped: Collection[str]) -> StopEvidence:
     """Look at files while the job is stopped: digests of small ones that the job can change,
-    bytes of those on a tmpfs. All others can wait.
+    bytes of those on a tmpfs; of all others only which file it is, and its times.
 
     :param root: the job's file system root as we reach it.
     :param mapped: files that were mapped shared and writable just before the stop.
@@ -181,13 +185,17 @@ def at_stop(records_found: Sequence[FileRecord], root: Path, mapped: Collection[
     for name, found in by_path.items():
         is_mapped = name in mapped
         path = under(root, name)
-        if not is_mapped and not any(r.writable for r in found):
-            out += found
+        touched = is_mapped or any(r.writable for r in found)
+        if not touched and found[0].build_id:
+            out += found  # that is evidence enough
             continue
         try:
             now = path.stat()
         except OSError:
             out += found
+            continue
+        if not touched:
+            out += [_with_facts(r, now) for r in found]
             continue
         content, sampled, stream = "", False, ""
         if on_tmpfs(path):
@@ -210,6 +218,8 @@ def _with_facts(record: FileRecord, now: os.stat_result) -> FileRecord:
         uid=now.st_uid,
         gid=now.st_gid,
         mtime_ns=now.st_mtime_ns,
+        dev=now.st_dev,
+        ino=now.st_ino,
     )
 
 
@@ -246,7 +256,8 @@ def _unchanged(record: FileRecord, path: Path) -> bool:
         now = path.stat()
     except OSError:
         return False
-    return now.st_size == record.size and now.st_mtime_ns == record.mtime_ns
+    same_file = not record.ino or (now.st_dev, now.st_ino) == (record.dev, record.ino)
+    return same_file and now.st_size == record.size and now.st_mtime_ns == record.mtime_ns
 
 
 def under(root: Path, path: str) -> Path:

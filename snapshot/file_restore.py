@@ -148,7 +148,8 @@ def apply(
 
 
 def _redirected(record: FileRecord, folder: Path) -> Path:
-    return folder / record.path.lstrip("/")
+    # A name can be put into the images only as UTF-8.
+    return folder / os.fsencode(record.path.lstrip("/")).decode(errors="backslashreplace")
 
 
 def _unused(path: Path) -> Path:

@@ -153,8 +153,8 @@ def _parse_mapping(line: str) -> Mapping | None:
 
 def mappings(pid: int) -> list[Mapping]:
     with _gone_as(pid):
-        text = (PROC / str(pid) / "maps").read_text(errors="replace")
-    return [m for m in map(_parse_mapping, text.splitlines()) if m]
+        text = os.fsdecode((PROC / str(pid) / "maps").read_bytes())
+    return [m for m in map(_parse_mapping, text.split("\n")) if m]
 
 
 def vm_flags(pid: int) -> dict[tuple[int, int], str]:

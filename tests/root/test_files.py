@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -206,3 +207,20 @@ while True:
     assert all(int(b) - int(a) == 100 for a, b in pairwise(lines))
     engine.stop("board")
     path.unlink()
+
+
+def test_a_name_that_is_not_utf_8(engine: Engine) -> None:
+    out, data = (engine.folder / os.fsdecode(name) for name in (b"out-\xe9", b"data-\xe9"))
+    data.write_text("input")
+    engine.job("writer", [sys.executable, "-u", "-c", WRITER, out, data])
+    eventually("it writes", lambda: out.exists() and out.read_text().count("\n") > 10)
+    engine.take("writer", "--stop")
+    engine.ok("restore", "latest:writer", "--plan")
+    before = out.stat().st_size
+    engine.restore("latest:writer")
+    eventually("it writes on", lambda: out.stat().st_size > before + 20)
+    engine.stop("writer")
+    assert numbers(out) == list(range(len(numbers(out))))
+    done = engine.run("restore", "latest:writer", "--plan", "--json")
+    assert (done.code, done.json["code"]) == (3, "files-differ")
+    engine.ok("restore", "latest:writer", "--plan", "--files", "rewind", "--json")

@@ -72,6 +72,40 @@ def test_a_file_that_changes_while_it_is_digested_is_not_known(tmp_path: Path) -
     assert file_evidence.after_go(stopped, ROOT, set())[0].digest == ""
 
 
+def test_a_file_that_is_replaced_before_it_is_digested_is_not_known(tmp_path: Path) -> None:
+    path, other = tmp_path / "data", tmp_path / "other"
+    path.write_bytes(b"as it was")
+    stopped = file_evidence.at_stop([record(path, flags=0)], ROOT, set()).records
+    other.write_bytes(b"as it is!")
+    times = path.stat().st_atime_ns, path.stat().st_mtime_ns
+    other.replace(path)
+    (seen,) = file_evidence.after_go(stopped, ROOT, set())
+    assert (seen.digest, seen.mtime_ns) == ("", times[1])
+    (decision,) = decide_all([seen], FilePolicy.REFUSE)
+    assert decision.act is Act.REFUSE
+    assert "replaced or written to" in decision.why
+    os.utime(path, ns=times)
+    assert file_evidence.after_go(stopped, ROOT, set())[0].digest == "", "times alone do not make it the same"
+
+
+def test_a_name_that_is_not_utf_8(tmp_path: Path) -> None:
+    path = tmp_path / os.fsdecode(b"caf\xe9")
+    path.write_text("before")
+    assert file_evidence._absolute(os.fsencode(path)) == str(path)
+    seen = evidence(path)
+    path.write_text("before and after")
+    edits, _ = apply(
+        decide_all([seen], FilePolicy.REDIRECT),
+        carried=lambda r: b"",
+        redirect_to=tmp_path / "elsewhere",
+        tag="t",
+    )
+    name = edits[1].name
+    assert name is not None
+    assert name.encode().endswith(rb"caf\xe9")
+    assert Path(name).read_text() == "before"
+
+
 def test_samples_prove_a_difference_and_never_sameness(tmp_path: Path) -> None:
     path = tmp_path / "dataset"
     with path.open("wb") as file:
