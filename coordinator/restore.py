@@ -24,7 +24,7 @@ from cw_snapshot.snapshot.criu_binary import find_criu
 from cw_snapshot.snapshot.file_evidence import FileRecord
 from cw_snapshot.snapshot.file_rules import Act, Decision, FilePolicy
 from cw_snapshot.snapshot.findings import Finding
-from cw_snapshot.snapshot.restore import NodeRestore
+from cw_snapshot.snapshot.restore import FileSink, NodeRestore
 from cw_snapshot.storage.commit import Commit, SnapshotRef
 from cw_snapshot.storage.manifest import ManifestRef
 from cw_snapshot.storage.reader import TreeReader
@@ -233,10 +233,14 @@ class _Restore:
         sinks = node.image_sinks(sizes)
         self._reader.pour(sinks, threads=self._settings.threads)
 
-        def carried(record: FileRecord) -> bytes:
-            return self._reader.read_file(record.carried)
+        def pour(record: FileRecord, target: Path) -> None:
+            sink = FileSink(target, sizes[record.carried])
+            try:
+                self._reader.pour({record.carried: sink}, threads=self._settings.threads)
+            finally:
+                sink.close()
 
-        node.prepare(carried, self._request.redirect_to, self._commit.snapshot)
+        node.prepare(pour, self._request.redirect_to, self._commit.snapshot)
 
     def _pour(self, node: NodeRestore) -> None:
         self._progress.phase("pages")

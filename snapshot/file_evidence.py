@@ -14,9 +14,11 @@ from __future__ import annotations
 import os
 import stat
 import struct
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,7 @@ from blake3 import blake3
 
 from cw_snapshot.errors import CwError, ExitCode
 from cw_snapshot.snapshot import images
+from cw_snapshot.snapshot.carried_files import CarriedBytes, on_tmpfs
 
 _FULL_DIGEST_BYTES = 64 << 20
 """Up to here a file is digested whole; above, in samples."""
@@ -43,6 +46,16 @@ class SharedFileMissedError(CwError):
     """
 
     exit_code = ExitCode.LOST
+
+
+class PauseSpentError(CwError):
+    """The pause would become too long with {path}, which is read while the job is stopped; the job
+    runs on.
+
+    Fix: raise --max-pause, or take with --stop.
+    """
+
+    exit_code = ExitCode.ABORTED
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,11 +140,11 @@ def _remapped(folder: Path) -> set[int]:
     return {e.orig_id for e in images.load(path, "remap_file_path", "remap_file_path_entry")}
 
 
-def digest(path: Path, size: int) -> tuple[str, bool]:
-    """Digest of the first `size` bytes and whether it is one of samples; the digest is empty when
-    the file can't be read that far."""
+def digest(path: Path, size: int, *, whole: bool = False) -> tuple[str, bool]:
+    """Digest of the first `size` bytes and whether it is one of samples, as it is for a large file
+    unless `whole`; the digest is empty when the file can't be read that far."""
     hasher = blake3()
-    sampled = size > _FULL_DIGEST_BYTES
+    sampled = size > _FULL_DIGEST_BYTES and not whole
     try:
         with path.open("rb", buffering=0) as file:
             if sampled:
@@ -165,22 +178,33 @@ class StopEvidence:
     """What was found out while the job was stopped."""
 
     records: list[FileRecord]
-    carried: dict[str, bytes]
-    """Bytes of carried files, by stream name."""
+    carried: dict[str, CarriedBytes]
+    """Of carried files, by stream name."""
 
 
-def at_stop(records_found: Sequence[FileRecord], root: Path, mapped: Collection[str]) -> StopEvidence:
+def _unlimited() -> timedelta:
+    return timedelta.max
+
+
+def at_stop(
+    records_found: Sequence[FileRecord],
+    root: Path,
+    mapped: Collection[str],
+    left: Callable[[], timedelta] = _unlimited,
+) -> StopEvidence:
     """Look at files while the job is stopped: digests of small ones that the job can change,
     bytes of those on a tmpfs; of all others only which file it is, and its times.
 
     :param root: the job's file system root as we reach it.
     :param mapped: files that were mapped shared and writable just before the stop.
+    :param left: of the pause.
+    :raises PauseSpentError: reading would make the pause too long.
     """
     by_path: dict[str, list[FileRecord]] = {}
     for record in records_found:
         by_path.setdefault(record.path, []).append(record)
     out: list[FileRecord] = []
-    carried: dict[str, bytes] = {}
+    carried: dict[str, CarriedBytes] = {}
     budget = _STOPPED_TOTAL_BYTES
     for name, found in by_path.items():
         is_mapped = name in mapped
@@ -198,16 +222,22 @@ def at_stop(records_found: Sequence[FileRecord], root: Path, mapped: Collection[
             out += [_with_facts(r, now) for r in found]
             continue
         content, sampled, stream = "", False, ""
+        in_time = partial(_in_time, left, name)
+        in_time()
         if on_tmpfs(path):
             stream = f"file/{len(carried)}"
-            carried[stream] = path.read_bytes()
-            content = blake3(carried[stream]).hexdigest()
+            carried[stream] = CarriedBytes.read(path, in_time)
         elif now.st_size <= min(_STOPPED_FILE_BYTES, budget):
             budget -= now.st_size
             content, sampled = digest(path, now.st_size)
         seen = (replace(_with_facts(r, now), mapped=is_mapped) for r in found)
         out += [replace(r, digest=content, sampled=sampled, carried=stream) for r in seen]
     return StopEvidence(out, carried)
+
+
+def _in_time(left: Callable[[], timedelta], path: str) -> None:
+    if not left():
+        raise PauseSpentError(path=path)
 
 
 def _with_facts(record: FileRecord, now: os.stat_result) -> FileRecord:
@@ -223,7 +253,7 @@ def _with_facts(record: FileRecord, now: os.stat_result) -> FileRecord:
     )
 
 
-def after_go(found: Sequence[FileRecord], root: Path, written: Collection[int]) -> list[FileRecord]:
+def after_go(evidence: StopEvidence, root: Path, written: Collection[int]) -> list[FileRecord]:
     """Complete the records at leisure.
 
     A digest made now is valid only for a file that is as it was, which a writable mapping makes
@@ -232,9 +262,10 @@ def after_go(found: Sequence[FileRecord], root: Path, written: Collection[int]) 
     :param written: ids of files mapped shared and writable at the stop, from the images.
     :raises SharedFileMissedError: one on a tmpfs was mapped too late to be carried.
     """
-    mapped = {record.path for record in found if record.id in written or record.mapped}
+    mapped = {record.path for record in evidence.records if record.id in written or record.mapped}
+    digests = {name: data.digest() for name, data in evidence.carried.items()}
     out = []
-    for record in found:
+    for record in evidence.records:
         path = under(root, record.path)
         seen = replace(record, mapped=record.path in mapped)
         if not seen.mtime_ns:
@@ -242,7 +273,7 @@ def after_go(found: Sequence[FileRecord], root: Path, written: Collection[int]) 
                 seen = _with_facts(seen, path.stat())
         if seen.mapped and not seen.carried and on_tmpfs(path):
             raise SharedFileMissedError(path=record.path)
-        content, sampled = seen.digest, seen.sampled
+        content, sampled = digests.get(seen.carried, seen.digest), seen.sampled
         if not content and not seen.build_id and not seen.mapped and _unchanged(seen, path):
             content, sampled = digest(path, seen.size)
             if not _unchanged(seen, path):
@@ -263,17 +294,3 @@ def _unchanged(record: FileRecord, path: Path) -> bool:
 def under(root: Path, path: str) -> Path:
     """A path of the job as we reach it."""
     return root / path.lstrip("/")
-
-
-def on_tmpfs(path: Path) -> bool:
-    """Whether a file's bytes live in memory only, so that another node can't have them."""
-    try:
-        device = path.stat().st_dev
-    except OSError:
-        return False
-    wanted = f"{os.major(device)}:{os.minor(device)}"
-    for line in Path("/proc/self/mountinfo").read_text().splitlines():
-        fields = line.split()
-        if fields[2] == wanted:
-            return fields[fields.index("-") + 1] == "tmpfs"
-    return False

@@ -16,8 +16,8 @@ from cw_snapshot.snapshot.file_rules import Act, Decision, FileNow, FilePolicy, 
 
 _PERMISSIONS = 0o7777
 
-CarriedBytes = Callable[[FileRecord], bytes]
-"""Gives the bytes of a carried file from the snapshot."""
+PourFile = Callable[[FileRecord, Path], None]
+"""Writes the bytes of a carried file from the snapshot to a new file."""
 
 
 class FilesDifferError(CwError):
@@ -44,7 +44,7 @@ def observe(record: FileRecord) -> FileNow:
         if record.sampled and untouched and not record.mapped:
             same = True
         else:
-            content, sampled = digest(path, record.size)
+            content, sampled = digest(path, record.size, whole=bool(record.carried))
             same = content == record.digest and sampled == record.sampled
             if same and sampled:
                 same = None  # samples prove a difference, not that there is none
@@ -98,7 +98,7 @@ class ImageEdit:
 
 
 def apply(
-    decisions: Sequence[Decision], *, carried: CarriedBytes, redirect_to: Path | None, tag: str
+    decisions: Sequence[Decision], *, pour: PourFile, redirect_to: Path | None, tag: str
 ) -> tuple[dict[int, ImageEdit], list[str]]:
     """Bring the files into the state that was decided.
 
@@ -117,7 +117,7 @@ def apply(
             case Act.APPEND:
                 edits[record.id] = ImageEdit(any_size=True)
             case Act.CREATE | Act.CREATE_EMPTY if first:
-                _create(record, carried(record) if decision.act is Act.CREATE else b"")
+                _create(record, pour if decision.act is Act.CREATE else _pour_nothing)
                 notes.append(f"created {path}")
             case Act.REWIND if first:
                 saved = _save_tail(path, record.size, tag)
@@ -127,7 +127,7 @@ def apply(
                 saved = _unused(path.with_name(f"{path.name}.cw-{tag}"))
                 # A new file: a stranger that has the old one mapped must not see it change.
                 path.rename(saved)
-                _create(record, carried(record))
+                _create(record, pour)
                 notes.append(f"rewrote {path}, its former content is in {saved}")
             case Act.KEEP:
                 sequential = record.pos == record.size
@@ -139,7 +139,7 @@ def apply(
                 assert redirect_to is not None
                 target = _redirected(record, redirect_to)
                 if first:
-                    _copy_to(target, record, carried)
+                    _copy_to(target, record, pour)
                     notes.append(f"redirected {path} to {target}")
                 edits[record.id] = ImageEdit(name=str(target))
         if decision.unproven and first:
@@ -166,11 +166,14 @@ def _own(path: Path, record: FileRecord) -> None:
     path.chmod(record.mode & _PERMISSIONS)
 
 
-def _create(record: FileRecord, content: bytes) -> None:
+def _pour_nothing(_: FileRecord, target: Path) -> None:
+    target.open("xb").close()
+
+
+def _create(record: FileRecord, pour: PourFile) -> None:
     path = Path(record.path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("xb") as file:
-        file.write(content)
+    pour(record, path)
     _own(path, record)
 
 
@@ -182,10 +185,10 @@ def _save_tail(path: Path, size: int, tag: str) -> Path:
     return saved
 
 
-def _copy_to(target: Path, record: FileRecord, carried: CarriedBytes) -> None:
+def _copy_to(target: Path, record: FileRecord, pour: PourFile) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     if record.carried:
-        target.write_bytes(carried(record))
+        pour(record, target)
     else:
         with Path(record.path).open("rb") as source, target.open("wb") as copy:
             shutil.copyfileobj(source, copy)

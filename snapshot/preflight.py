@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cw_snapshot.errors import CwError, ExitCode
-from cw_snapshot.snapshot import procfs
+from cw_snapshot.snapshot import carried_files, procfs
 from cw_snapshot.snapshot.criu_binary import Criu
 from cw_snapshot.snapshot.findings import Finding, Severity
 from cw_snapshot.snapshot.pagemap import Pagemap
@@ -28,6 +28,10 @@ _UNSUPPORTED_ANON = {
     "[perf_event]": ("perf-event", "criu can't dump a perf event; stop the profiler"),
     "[fanotify]": ("fanotify", "criu can't dump this fanotify descriptor"),
 }
+
+
+_MEMORY_PARTS = 4
+"""A file that lives in memory may have one part in so many of the available memory: it is copied."""
 
 
 class PreflightRefusedError(CwError):
@@ -113,9 +117,23 @@ def _about_process(one: ProcessFacts, criu: Criu) -> Iterator[Finding]:
             f"{who} {segments[0]}",
             "start the job with `cw-snapshot run`, which gives it an ipc namespace of its own",
         )
+    yield from _about_files_in_memory(one, who)
     yield from _about_state(one, who)
     if not criu.dumps_guards:
         yield from _about_guards(one, who, criu)
+
+
+def _about_files_in_memory(one: ProcessFacts, who: str) -> Iterator[Finding]:
+    allowed = procfs.meminfo()["MemAvailable"] // _MEMORY_PARTS
+    for file in carried_files.find(one.member.pid, one.descriptors, one.mappings):
+        if file.size > allowed:
+            yield _refuse(
+                "file-in-memory",
+                f"a file on a tmpfs is too large ({file.size} bytes; at most {allowed}) to be carried in "
+                "the snapshot",
+                f"{who} {file.where}",
+                "close it before the take, make it smaller, or keep it on a disk",
+            )
 
 
 def _about_target(target: str, evidence: str) -> Iterator[Finding]:

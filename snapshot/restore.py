@@ -31,7 +31,7 @@ from cw_snapshot.snapshot.criu_session import NO_BREAKPOINTS, CriuSession
 from cw_snapshot.snapshot.dump_options import LOG_LEVEL, restore_options
 from cw_snapshot.snapshot.file_evidence import FileRecord
 from cw_snapshot.snapshot.file_restore import (
-    CarriedBytes,
+    PourFile,
     apply,
     decide_all,
     edit_images,
@@ -187,11 +187,11 @@ class NodeRestore:
         self._image_sinks = list(made.values())
         return made
 
-    def prepare(self, carried: CarriedBytes, redirect_to: Path | None, tag: str) -> None:
+    def prepare(self, pour: PourFile, redirect_to: Path | None, tag: str) -> None:
         """Put the job's files right and make the images fit them."""
         for sink in self._image_sinks:
             sink.close()
-        edits, notes = apply(self._decisions, carried=carried, redirect_to=redirect_to, tag=tag)
+        edits, notes = apply(self._decisions, pour=pour, redirect_to=redirect_to, tag=tag)
         self.notes += notes
         edit_images(self._images, edits)
         forget_death_signal(self._images)

@@ -56,26 +56,6 @@ class FileBytes:
             self._fd = -1
 
 
-class Bytes:
-    """Bytes in memory as a source, like :class:`FileBytes`."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-        self.size = len(data)
-
-    def runs(self) -> Runs:
-        pages = -(-self.size // PAGE_SIZE)
-        return [(0, pages * PAGE_SIZE)] if pages else []
-
-    def read_into(self, start: int, buffer: memoryview) -> None:
-        part = self._data[start : start + len(buffer)]
-        buffer[: len(part)] = part
-        buffer[len(part) :] = bytes(len(buffer) - len(part))
-
-    def finish(self) -> None:
-        return
-
-
 class CopiedPages:
     """The pages of a process, copied into memory of ours while it was stopped: what is used when
     a shadow can't be made. The stop is as long as the copying takes, at about 1 GiB/s."""

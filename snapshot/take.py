@@ -35,6 +35,7 @@ from cw_snapshot.snapshot import (
     vm_flags,
 )
 from cw_snapshot.snapshot import tree as trees
+from cw_snapshot.snapshot.carried_files import CarriedBytes
 from cw_snapshot.snapshot.criu_binary import Criu
 from cw_snapshot.snapshot.criu_session import (
     NO_BREAKPOINTS,
@@ -52,7 +53,7 @@ from cw_snapshot.snapshot.journal import Fault, Journal, PluginStats, State
 from cw_snapshot.snapshot.native import plugin_dir, plugin_path
 from cw_snapshot.snapshot.phases import Limits, PauseTimes
 from cw_snapshot.snapshot.shadow_pages import ShadowPages, Stream
-from cw_snapshot.snapshot.spool import Bytes, FileBytes
+from cw_snapshot.snapshot.spool import FileBytes
 from cw_snapshot.snapshot.task_memory import TaskMemory
 from cw_snapshot.snapshot.tree import Tree
 from cw_snapshot.snapshot.vm_flags import Foresight
@@ -258,7 +259,10 @@ class NodeTake:
             memory.read_while_stopped()
             self._memory[member.ns_pid] = memory
         mapped = {path for seen in self._foresight.values() for path in seen.files_written}
-        self._evidence = file_evidence.at_stop(file_evidence.records(self._images), self._root_dir, mapped)
+        found = file_evidence.records(self._images)
+        self._evidence = file_evidence.at_stop(
+            found, self._root_dir, mapped, lambda: self._left(timedelta.max)
+        )
 
     def shadow(self) -> None:
         """Answer post-dump: criu's exit hook makes the shadows, then criu is done. Where a shadow
@@ -325,7 +329,7 @@ class NodeTake:
             found.append(_file_stream(f"image/{path.name}", FileBytes(path)))
         for path in sorted((self._images / family_images.FOLDER).glob("*.img")):
             found.append(_file_stream(f"{family_images.FOLDER}/{path.name}", FileBytes(path)))
-        found += [_file_stream(name, Bytes(data)) for name, data in self._evidence.carried.items()]
+        found += [_file_stream(name, data) for name, data in self._evidence.carried.items()]
         return found
 
     @property
@@ -336,7 +340,7 @@ class NodeTake:
     def metadata(self) -> dict[str, Any]:
         """The manifest's metadata; digests what could wait for the job to go on."""
         written = {v.file_id for m in self._memory.values() for v in m.mappings if v.writes_to_file}
-        files = file_evidence.after_go(self._evidence.records, self._root_dir, written)
+        files = file_evidence.after_go(self._evidence, self._root_dir, written)
         assert self._root_facts is not None and self._pages is not None
         return describe.metadata(
             self._images,
@@ -399,5 +403,5 @@ class NodeTake:
             self._journal.close()
 
 
-def _file_stream(name: str, source: FileBytes | Bytes) -> Stream:
+def _file_stream(name: str, source: FileBytes | CarriedBytes) -> Stream:
     return Stream(name, source, "meta", source.size)

@@ -224,3 +224,28 @@ def test_a_name_that_is_not_utf_8(engine: Engine) -> None:
     done = engine.run("restore", "latest:writer", "--plan", "--json")
     assert (done.code, done.json["code"]) == (3, "files-differ")
     engine.ok("restore", "latest:writer", "--plan", "--files", "rewind", "--json")
+
+
+def test_a_large_sparse_file_in_memory(engine: Engine) -> None:
+    path = Path(f"/dev/shm/cw-sparse-{os.getpid()}")
+    code = f"""
+import time
+out = open({str(path)!r}, 'w+b', buffering=0); out.truncate(300 << 20)
+n = 0
+while True:
+    out.seek(200 << 20); assert n == 0 or int(out.read(8)) == n - 1
+    out.seek(200 << 20); out.write(b'%8d' % n)
+    print(n, flush=True); n += 1; time.sleep(0.02)
+"""
+    try:
+        engine.job("sparse", [sys.executable, "-u", "-c", code])
+        engine.wait_lines("sparse", 3)
+        engine.take("sparse")
+        engine.stop("sparse")
+        path.unlink()
+        before = len(engine.log("sparse"))
+        engine.restore("latest:sparse")
+        assert consecutive(engine.wait_lines("sparse", 5)[before:])
+        assert path.stat().st_size == 300 << 20
+    finally:
+        path.unlink(missing_ok=True)

@@ -114,6 +114,16 @@ def test_a_tcp_connection_to_the_outside_is_told(engine: Engine) -> None:
             assert f"127.0.0.1:{port}" in finding["evidence"]
 
 
+def test_a_file_in_memory_that_is_too_large_is_refused(engine: Engine) -> None:
+    path = Path(f"/dev/shm/cw-large-{os.getpid()}")
+    code = f"import time\nf = open({str(path)!r}, 'wb'); f.truncate(1 << 45)\n"
+    try:
+        engine.job("sparse", [sys.executable, "-u", "-c", code + COUNT])
+        refused(engine, "sparse", f"fd 3 -> {path}", str(1 << 45), f"pid {engine.root('sparse')}")
+    finally:
+        path.unlink()
+
+
 def test_pid_1_is_refused(engine: Engine) -> None:
     done = engine.run("take", "--pid", "1", "--json")
     assert done.code == 3
