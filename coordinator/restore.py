@@ -119,6 +119,7 @@ def restore(
         node = NodeRestore(reader.metadata, criu=find_criu(), log=log)
         report = RestoreReport(job, commit.snapshot)
         report.findings, report.files = node.plan(request.files, request.redirect_to)
+        reader.check()
         return report
     refuse_low_limits()
     with (
@@ -187,6 +188,7 @@ class _Restore:
         )
         self._progress.phase("plan")
         report.findings, report.files = node.plan(self._request.files, self._request.redirect_to)
+        reader.check()  # before a file of the job is changed
         self._done("plan")
         try:
             self._fetch(node, log)
@@ -213,6 +215,8 @@ class _Restore:
     def _undo(self, node: NodeRestore, own: Path, error: BaseException) -> None:
         """End the half-made tree and remove the incarnation's folder."""
         self._op.keep_log(node.log, error)
+        if isinstance(error, CwError):
+            error.evidence += [f"stays so: {note}" for note in node.notes]
         node.abort()
         with suppress(OSError):
             (own / "status.json").unlink(missing_ok=True)

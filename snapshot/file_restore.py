@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -38,6 +39,8 @@ def observe(record: FileRecord) -> FileNow:
         now = path.stat()
     except OSError:
         return FileNow(exists=False)
+    if not stat.S_ISREG(now.st_mode):
+        return FileNow(True, mode=now.st_mode)  # opening a FIFO would wait for ever
     same: bool | None = None
     if record.digest and now.st_size >= record.size:
         untouched = now.st_mtime_ns == record.mtime_ns and now.st_size == record.size
@@ -98,15 +101,15 @@ class ImageEdit:
 
 
 def apply(
-    decisions: Sequence[Decision], *, pour: PourFile, redirect_to: Path | None, tag: str
-) -> tuple[dict[int, ImageEdit], list[str]]:
+    decisions: Sequence[Decision], *, pour: PourFile, redirect_to: Path | None, tag: str, notes: list[str]
+) -> dict[int, ImageEdit]:
     """Bring the files into the state that was decided.
 
     :param tag: goes into the names of what is saved beside a file.
-    :returns: what must change in the images, by file id, and notes for the user.
+    :param notes: gets a line for each thing done, at once: the next one may fail.
+    :returns: what must change in the images, by file id.
     """
     edits: dict[int, ImageEdit] = {}
-    notes: list[str] = []
     done: set[str] = set()
     for decision in decisions:
         record = decision.record
@@ -127,7 +130,11 @@ def apply(
                 saved = _unused(path.with_name(f"{path.name}.cw-{tag}"))
                 # A new file: a stranger that has the old one mapped must not see it change.
                 path.rename(saved)
-                _create(record, pour)
+                try:
+                    _create(record, pour)
+                except BaseException:
+                    saved.rename(path)
+                    raise
                 notes.append(f"rewrote {path}, its former content is in {saved}")
             case Act.KEEP:
                 sequential = record.pos == record.size
@@ -144,7 +151,7 @@ def apply(
                 edits[record.id] = ImageEdit(name=str(target))
         if decision.unproven and first:
             notes.append(f"{path}: its first {record.size} bytes could not be compared with the snapshot's")
-    return edits, notes
+    return edits
 
 
 def _redirected(record: FileRecord, folder: Path) -> Path:
@@ -173,8 +180,14 @@ def _pour_nothing(_: FileRecord, target: Path) -> None:
 def _create(record: FileRecord, pour: PourFile) -> None:
     path = Path(record.path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    pour(record, path)
-    _own(path, record)
+    try:
+        pour(record, path)
+        _own(path, record)
+    except FileExistsError:
+        raise  # somebody else's
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
 
 
 def _save_tail(path: Path, size: int, tag: str) -> Path:

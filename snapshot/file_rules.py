@@ -8,6 +8,7 @@ the user chose what to do.
 from __future__ import annotations
 
 import shlex
+import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -15,6 +16,13 @@ from enum import Enum
 from cw_snapshot.snapshot.file_evidence import FileRecord
 
 _PERMISSIONS = 0o7777
+_KINDS = {
+    stat.S_IFDIR: "a directory",
+    stat.S_IFIFO: "a FIFO",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFBLK: "a block device",
+    stat.S_IFCHR: "a character device",
+}
 
 
 class FilePolicy(Enum):
@@ -58,6 +66,13 @@ class FileNow:
     same_prefix: bool | None = None
     """Whether the first bytes, as many as the snapshot knows of, are the same; None = unknown."""
 
+    @property
+    def other_kind(self) -> str:
+        """What stands there instead of a regular file; else empty."""
+        if not self.exists or stat.S_ISREG(self.mode):
+            return ""
+        return _KINDS.get(stat.S_IFMT(self.mode), "something that is no file")
+
 
 @dataclass(frozen=True, slots=True)
 class Decision:
@@ -82,6 +97,8 @@ def decide(record: FileRecord, now: FileNow, policy: FilePolicy, *, own_log: boo
     :param own_log: it is the log that `run` gave the job: made again where it is missing, and where
         `logs` looks for it whatever the policy.
     """
+    if now.other_kind:
+        return Decision(record, Act.REFUSE, f"it is {now.other_kind} now")
     if own_log and record.append:
         return (
             Decision(record, Act.APPEND) if now.exists else Decision(record, Act.CREATE_EMPTY, "it is gone")

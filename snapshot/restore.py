@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from cw_snapshot.errors import CwError, ExitCode
-from cw_snapshot.snapshot import family_images, images, platform_facts, procfs, tree
+from cw_snapshot.snapshot import family_images, images, listening, platform_facts, procfs, tree
 from cw_snapshot.snapshot.criu_binary import Criu
 from cw_snapshot.snapshot.criu_session import NO_BREAKPOINTS, CriuSession
 from cw_snapshot.snapshot.dump_options import LOG_LEVEL, restore_options
@@ -164,6 +164,8 @@ class NodeRestore:
     ) -> tuple[list[Finding], list[Decision]]:
         """What would be done, or :class:`RestoreRefusedError` / `FilesDifferError`. Nothing is changed."""
         findings = platform_facts.differences(self._metadata["platform"], self._criu)
+        # What the job shared with us at the take it shares again: its network is always ours.
+        findings += listening.findings(self._metadata["sockets"])
         if bad := refusals(findings):
             raise RestoreRefusedError(evidence=[str(f) for f in bad])
         self._decisions = decide_all(self._files, policy, redirect_to=redirect_to, own_log=str(self._output))
@@ -191,8 +193,7 @@ class NodeRestore:
         """Put the job's files right and make the images fit them."""
         for sink in self._image_sinks:
             sink.close()
-        edits, notes = apply(self._decisions, pour=pour, redirect_to=redirect_to, tag=tag)
-        self.notes += notes
+        edits = apply(self._decisions, pour=pour, redirect_to=redirect_to, tag=tag, notes=self.notes)
         edit_images(self._images, edits)
         forget_death_signal(self._images)
 

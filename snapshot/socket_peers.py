@@ -8,6 +8,7 @@ from __future__ import annotations
 import socket
 import struct
 from collections.abc import Collection, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from ipaddress import ip_address
 
@@ -15,6 +16,8 @@ from cw_snapshot.snapshot.procfs import PROC
 
 _ESTABLISHED = {"01", "04", "05", "08"}
 """States of /proc/net/tcp with a living other end: established, fin-wait-1 and -2, close-wait."""
+
+_LISTEN = "0A"
 
 _SOCK_DIAG_BY_FAMILY = 20
 _NLM_F_REQUEST_DUMP = 0x301
@@ -49,17 +52,23 @@ def _address(text: str) -> tuple[str, int]:
     return str(mapped or address), int(port, 16)
 
 
+def _tcp_rows(pid: int) -> Iterator[list[str]]:
+    for name in ("tcp", "tcp6"):
+        with suppress(OSError):
+            lines = (PROC / str(pid) / "net" / name).read_text().splitlines()[1:]
+            yield from (line.split() for line in lines)
+
+
 def tcp_connections(pid: int) -> Iterator[TcpConnection]:
     """The TCP connections of a process's network namespace."""
-    for name in ("tcp", "tcp6"):
-        try:
-            lines = (PROC / str(pid) / "net" / name).read_text().splitlines()[1:]
-        except OSError:
-            continue
-        for line in lines:
-            words = line.split()
-            if words[3] in _ESTABLISHED:
-                yield TcpConnection(_address(words[1]), _address(words[2]), int(words[9]))
+    for words in _tcp_rows(pid):
+        if words[3] in _ESTABLISHED:
+            yield TcpConnection(_address(words[1]), _address(words[2]), int(words[9]))
+
+
+def tcp_listeners(pid: int, port: int) -> list[int]:
+    """Inodes of the sockets of a process's network namespace that listen on a port."""
+    return [int(w[9]) for w in _tcp_rows(pid) if w[3] == _LISTEN and _address(w[1])[1] == port]
 
 
 def tcp_to_outside(pid: int, ours: Collection[int]) -> list[TcpConnection]:

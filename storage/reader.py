@@ -119,6 +119,13 @@ class TreeReader:
         self.pour(sinks, threads=threads)
         return {name: sink.value() for name, sink in sinks.items()}
 
+    def check(self) -> None:
+        """Find out, reading no pages, whether every chunk of every stream is in a pack that is there.
+
+        :raises IntegrityError: the first thing that is missing.
+        """
+        self._locate([stream.extents for stream in self._manifest.streams.values()], self._load_index())
+
     def pour(
         self,
         sinks: Mapping[str, PageSink],

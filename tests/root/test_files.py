@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import subprocess
 import sys
 from itertools import pairwise
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.engine import Engine, consecutive, eventually
+from tests.engine import COUNTER, Engine, consecutive, eventually
 
 pytestmark = pytest.mark.root
 
@@ -249,3 +250,54 @@ while True:
         assert path.stat().st_size == 300 << 20
     finally:
         path.unlink(missing_ok=True)
+
+
+def packs(engine: Engine) -> list[Path]:
+    return sorted(p for p in (engine.repository / "packs").rglob("*") if p.is_file())
+
+
+def test_no_file_is_cut_for_a_snapshot_that_is_not_whole(engine: Engine) -> None:
+    out, _ = taken_and_stopped(engine)
+    before = out.read_bytes()
+    for pack in packs(engine):
+        aside = engine.folder / "aside"
+        pack.rename(aside)
+        assert engine.run("restore", "latest:writer", "--files", "rewind", "--plan").code == 7
+        assert engine.run("restore", "latest:writer", "--files", "rewind").code == 7
+        aside.rename(pack)
+    assert out.read_bytes() == before
+    assert not list(engine.folder.glob("out.txt.cw-*"))
+
+
+def test_a_failed_restore_tells_what_it_has_changed(engine: Engine) -> None:
+    out, _ = taken_and_stopped(engine)
+    before = out.read_bytes()
+    pack = max(packs(engine), key=lambda p: p.stat().st_size)  # the one with the memory
+    data = bytearray(pack.read_bytes())
+    for at in range(16, len(data) - 4096, 4096):
+        data[at] ^= 1
+    pack.chmod(0o600)
+    pack.write_bytes(data)
+    done = engine.run("restore", "latest:writer", "--files", "rewind", "--json")
+    assert done.code == 7
+    (tail,) = engine.folder.glob("out.txt.cw-tail-*")
+    assert any(str(tail) in line and "stays so" in line for line in done.json["evidence"]), done.out
+    assert out.read_bytes() + tail.read_bytes() == before
+    engine.assert_clean()
+
+
+def test_a_port_in_use_is_a_refusal(engine: Engine) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    code = f"import socket, time; s = socket.create_server(('127.0.0.1', {port}))\n"
+    engine.job("server", [sys.executable, "-u", "-c", code + COUNTER])
+    engine.wait_lines("server", 3)
+    engine.take("server")
+    engine.stop("server")
+    with socket.create_server(("127.0.0.1", port)) as server:
+        for more in ([], ["--plan"]):
+            done = engine.run("restore", "latest:server", "--json", *more)
+            assert (done.code, done.json["code"]) == (3, "restore-refused")
+            assert f"127.0.0.1:{port}, by pid {os.getpid()}" in "\n".join(done.json["evidence"])
+    engine.restore("latest:server")
+    engine.wait_lines("server", 3)

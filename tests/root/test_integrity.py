@@ -19,7 +19,8 @@ pytestmark = pytest.mark.root
 
 LISTENER = """
 import socket, time
-server = socket.create_server(('127.0.0.1', 0))
+server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+server.bind(('127.0.0.1', 0))
 print(server.getsockname()[1], flush=True)
 while True: time.sleep(1)
 """
@@ -55,6 +56,7 @@ def test_a_flipped_bit(engine: Engine, kind: str) -> None:
 def test_a_missing_pack(engine: Engine) -> None:
     snapshot = taken(engine)
     objects(engine, "packs")[0].unlink()
+    assert engine.run("restore", snapshot, "--plan").code == 7
     done = engine.run("restore", snapshot, "--json")
     assert done.code == 7
     assert engine.run("verify", snapshot).code == 7
@@ -93,12 +95,13 @@ def test_a_full_store_costs_the_snapshot_and_not_the_job(engine: Engine) -> None
 
 
 def test_restore_that_fails_leaves_nothing(engine: Engine) -> None:
-    """A port of the job is taken by a stranger: criu can't bind, the half-made tree goes."""
+    """A UDP port of the job is taken by a stranger: criu can't bind, the half-made tree goes."""
     engine.job("server", [sys.executable, "-u", "-c", LISTENER])
     (port,) = eventually("it listens", lambda: engine.log("server"))
     engine.take("server")
     engine.stop("server")
-    with socket.create_server(("127.0.0.1", int(port))):
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
+        stranger.bind(("127.0.0.1", int(port)))
         done = engine.run("restore", "latest:server", "--json")
         assert done.code == 4, done.err
         assert any("bind" in line.lower() for line in done.json["evidence"])

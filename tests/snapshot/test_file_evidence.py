@@ -5,7 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -188,16 +188,51 @@ def test_a_name_that_is_not_utf_8(tmp_path: Path) -> None:
     assert file_evidence._absolute(os.fsencode(path)) == str(path)
     seen = evidence(path)
     path.write_text("before and after")
-    edits, _ = apply(
+    edits = apply(
         decide_all([seen], FilePolicy.REDIRECT),
         pour=nothing,
         redirect_to=tmp_path / "elsewhere",
         tag="t",
+        notes=[],
     )
     name = edits[1].name
     assert name is not None
     assert name.encode().endswith(rb"caf\xe9")
     assert Path(name).read_text() == "before"
+
+
+@pytest.mark.parametrize(("make", "what"), [(os.mkfifo, "a FIFO"), (os.mkdir, "a directory")])
+@pytest.mark.parametrize("flags", [0, 1, os.O_WRONLY | os.O_APPEND])
+def test_what_is_no_file_is_refused_and_not_opened(
+    tmp_path: Path, make: Callable[[Path], None], what: str, flags: int
+) -> None:
+    path = tmp_path / "data"
+    path.write_text("")
+    seen = evidence(path, flags)
+    path.unlink()
+    make(path)
+    for policy in FilePolicy:
+        (decision,) = decide_all([seen], policy, own_log=str(path))
+        assert decision.act is Act.REFUSE
+        assert decision.why == f"it is {what} now"
+
+
+def test_a_file_that_can_t_be_rewritten_stays_as_it_is(shared_memory: Path) -> None:
+    shared_memory.write_bytes(b"shared")
+    found = file_evidence.at_stop([record(shared_memory)], ROOT, set())
+    shared_memory.write_bytes(b"other!")
+    decisions = decide_all(found.records, FilePolicy.REWIND)
+
+    def fails(_: FileRecord, target: Path) -> None:
+        target.write_bytes(b"sh")
+        raise OSError("no space")
+
+    notes: list[str] = []
+    with pytest.raises(OSError, match="no space"):
+        apply(decisions, pour=fails, redirect_to=None, tag="t", notes=notes)
+    assert shared_memory.read_bytes() == b"other!"
+    assert list(shared_memory.parent.glob(f"{shared_memory.name}*")) == [shared_memory]
+    assert notes == []
 
 
 def test_samples_prove_a_difference_and_never_sameness(tmp_path: Path) -> None:
@@ -252,7 +287,7 @@ def test_files_on_a_tmpfs_are_carried() -> None:
         path.unlink()
         decisions = decide_all(found.records, FilePolicy.REFUSE)
         assert [d.act for d in decisions] == [Act.CREATE, Act.CREATE]
-        apply(decisions, pour=from_memory(found), redirect_to=None, tag="t")
+        apply(decisions, pour=from_memory(found), redirect_to=None, tag="t", notes=[])
         assert path.read_bytes() == b"shared"
     finally:
         path.unlink(missing_ok=True)
@@ -268,7 +303,7 @@ def test_rewriting_does_not_reach_into_a_stranger_s_mapping() -> None:
         with path.open("rb") as stranger, mmap.mmap(stranger.fileno(), 0, prot=mmap.PROT_READ) as seen:
             decisions = decide_all(found.records, FilePolicy.REWIND)
             assert [d.act for d in decisions] == [Act.REWRITE]
-            apply(decisions, pour=from_memory(found), redirect_to=None, tag="t")
+            apply(decisions, pour=from_memory(found), redirect_to=None, tag="t", notes=[])
             assert seen[:] == b"other!"
         assert path.read_bytes() == b"shared"
         assert saved.read_bytes() == b"other!"
@@ -283,7 +318,8 @@ def test_rewind_saves_the_tail(tmp_path: Path) -> None:
     seen = evidence(path)
     path.write_text("before and after")
     decisions = decide_all([seen], FilePolicy.REWIND)
-    edits, notes = apply(decisions, pour=nothing, redirect_to=None, tag="snap")
+    notes: list[str] = []
+    edits = apply(decisions, pour=nothing, redirect_to=None, tag="snap", notes=notes)
     assert path.read_text() == "before"
     assert (tmp_path / "out.cw-tail-snap").read_text() == " and after"
     assert edits == {}
@@ -296,8 +332,12 @@ def test_keep_goes_on_at_the_new_end(tmp_path: Path) -> None:
     sequential = evidence(path)
     elsewhere = replace(sequential, id=2, pos=3)
     path.write_text("before and after")
-    edits, _ = apply(
-        decide_all([sequential, elsewhere], FilePolicy.KEEP), pour=nothing, redirect_to=None, tag="t"
+    edits = apply(
+        decide_all([sequential, elsewhere], FilePolicy.KEEP),
+        pour=nothing,
+        redirect_to=None,
+        tag="t",
+        notes=[],
     )
     assert edits == {1: ImageEdit(any_size=True, pos=16), 2: ImageEdit(any_size=True)}
     assert path.read_text() == "before and after"
@@ -309,7 +349,9 @@ def test_redirect_copies_the_file_as_it_was(tmp_path: Path) -> None:
     seen = evidence(path)
     path.write_text("before and after")
     target = tmp_path / "elsewhere"
-    edits, _ = apply(decide_all([seen], FilePolicy.REDIRECT), pour=nothing, redirect_to=target, tag="t")
+    edits = apply(
+        decide_all([seen], FilePolicy.REDIRECT), pour=nothing, redirect_to=target, tag="t", notes=[]
+    )
     copy = target / str(path).lstrip("/")
     assert copy.read_text() == "before"
     assert path.read_text() == "before and after"

@@ -180,8 +180,11 @@ def test_lost_packs_are_named_before_the_first_page(
     else:
         data = backend.objects[name]
         backend.put(name, data[:-1] if how == "truncated" else data + b"x")
+    kind = ObjectMissingError if how == "gone" else PackDamagedError
+    with pytest.raises(kind, match=name):
+        TreeReader(repository, ref).check()
     sink = PageRecorder()
-    with pytest.raises(ObjectMissingError if how == "gone" else PackDamagedError, match=name) as error:
+    with pytest.raises(kind, match=name) as error:
         TreeReader(repository, ref).pour({"mem": sink}, threads=2)
     assert error.value.exit_code == ExitCode.INTEGRITY
     assert sink.pages == {}
