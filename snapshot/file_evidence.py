@@ -36,6 +36,8 @@ _STOPPED_FILE_BYTES = 1 << 20
 """Largest file that is digested while the job is stopped (0.5 ms)."""
 _STOPPED_TOTAL_BYTES = 8 << 20
 _READ_BYTES = 1 << 20
+_KERNEL_S_OWN = ("/proc/", "/sys/")
+"""What is read there is made at that moment; criu restores such files itself."""
 
 
 class SharedFileMissedError(CwError):
@@ -115,20 +117,26 @@ def records(folder: Path) -> list[FileRecord]:
         mode = reg.mode if reg.HasField("mode") else 0
         if mode and not stat.S_ISREG(mode):
             continue  # working directories are regular files to criu
+        if absolute(reg.name).startswith(_KERNEL_S_OWN):
+            continue
         build_id = b"".join(struct.pack("<I", word) for word in reg.build_id).hex()
         found.append(
-            FileRecord(entry.id, _absolute(reg.name), reg.flags, reg.pos, reg.size, mode, build_id=build_id)
+            FileRecord(entry.id, absolute(reg.name), reg.flags, reg.pos, reg.size, mode, build_id=build_id)
         )
     return found
 
 
 def directories(folder: Path) -> list[str]:
-    """Directories that the job has open or works in."""
+    """Directories that the job has open or works in, without deleted ones: criu makes those for a
+    moment."""
+    deleted = _remapped(folder)
     entries = images.load(folder / "files.img", "fdinfo", "file_entry")
-    return sorted({_absolute(e.reg.name) for e in entries if e.HasField("reg") and stat.S_ISDIR(e.reg.mode)})
+    found = (e for e in entries if e.HasField("reg") and e.id not in deleted)
+    return sorted({absolute(e.reg.name) for e in found if stat.S_ISDIR(e.reg.mode)})
 
 
-def _absolute(name: str | bytes) -> str:
+def absolute(name: str | bytes) -> str:
+    """The path of a file from its name in an image."""
     path = os.fsdecode(name)  # protobuf gives bytes where a name is not UTF-8
     return path if path.startswith("/") else "/" + path
 

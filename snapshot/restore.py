@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from cw_snapshot.errors import CwError, ExitCode
-from cw_snapshot.snapshot import family_images, images, listening, platform_facts, procfs, tree
+from cw_snapshot.snapshot import family_images, ghosts, images, listening, platform_facts, procfs, tree
 from cw_snapshot.snapshot.criu_binary import Criu
 from cw_snapshot.snapshot.criu_session import NO_BREAKPOINTS, CriuSession
 from cw_snapshot.snapshot.dump_options import LOG_LEVEL, restore_options
@@ -144,6 +144,7 @@ class NodeRestore:
         self._files = [FileRecord.from_json(record) for record in metadata["files"]]
         self._decisions: list[Decision] = []
         self._image_sinks: list[FileSink] = []
+        self._ghosts: list[Path] = []
         self._sinks: list[ProcessSink] = []
         self._session: CriuSession | None = None
         self.launched: Launched | None = None
@@ -193,6 +194,8 @@ class NodeRestore:
         """Put the job's files right and make the images fit them."""
         for sink in self._image_sinks:
             sink.close()
+        self._ghosts = ghosts.names(self._images)
+        ghosts.remove(self._ghosts)  # of a restore that was killed
         edits = apply(self._decisions, pour=pour, redirect_to=redirect_to, tag=tag, notes=self.notes)
         edit_images(self._images, edits)
         forget_death_signal(self._images)
@@ -298,6 +301,7 @@ class NodeRestore:
             with suppress(ProcessLookupError):
                 os.kill(self.launched.init, signal.SIGKILL)
             self._wait_gone(self.launched.init)
+        ghosts.remove(self._ghosts)
         self.end()
 
     def _wait_gone(self, pid: int) -> None:

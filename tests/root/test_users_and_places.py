@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from datetime import timedelta
@@ -69,6 +70,48 @@ def test_a_job_of_another_user(engine: Engine) -> None:
 def test_unlinked_files_pipes_and_shared_memory(engine: Engine) -> None:
     engine.job("shared", [PYTHON, "-u", "-c", SHARED])
     comes_back(engine, "shared")
+
+
+UNLINKED = """
+import os, socket, sys, time
+os.mkdir(sys.argv[1]); os.chdir(sys.argv[1])
+opened = os.open('.', os.O_RDONLY)
+deleted = open(sys.argv[2], 'w+b', buffering=0); deleted.write(b'deleted'); os.unlink(sys.argv[2])
+os.rmdir(sys.argv[1])
+stat = open('/proc/1/stat'); stat.read(10)
+udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); udp.bind(('127.0.0.1', 0))
+print(udp.getsockname()[1], flush=True)
+n = 0
+while True:
+    deleted.seek(0); assert deleted.read() == b'deleted'
+    print(n, flush=True); n += 1; time.sleep(0.02)
+"""
+
+
+def test_deleted_files_and_folders_and_a_restore_that_failed(engine: Engine) -> None:
+    """A ghost that an earlier restore has left is in criu's way; a failed one leaves none."""
+    folder, path = engine.folder / "folder", engine.folder / "deleted"
+    engine.job("unlinked", [PYTHON, "-u", "-c", UNLINKED, folder, path])
+    port = int(engine.wait_lines("unlinked", 5)[0])
+    engine.take("unlinked")
+    engine.stop("unlinked")
+    stale = [path.with_name(f"deleted.cr.{number}.ghost") for number in (1, 2, 3)]
+    for ghost in stale:
+        ghost.touch()
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
+        stranger.bind(("127.0.0.1", port))
+        assert engine.run("restore", "latest:unlinked").code == 4
+    assert len([ghost for ghost in stale if ghost.exists()]) == 2, "only its own is removed"
+    before = len(engine.log("unlinked"))
+    engine.restore("latest:unlinked")
+    assert consecutive(engine.wait_lines("unlinked", 5)[before:])
+    assert not folder.exists()
+    assert not path.exists()
+    # It is taken and restored once more.
+    engine.take("unlinked")
+    engine.stop("unlinked")
+    engine.restore("latest:unlinked")
+    engine.assert_clean()
 
 
 def test_stdout_that_was_a_pipe_to_the_outside(engine: Engine) -> None:

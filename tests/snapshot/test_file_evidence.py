@@ -185,7 +185,7 @@ def test_a_file_that_is_replaced_before_it_is_digested_is_not_known(tmp_path: Pa
 def test_a_name_that_is_not_utf_8(tmp_path: Path) -> None:
     path = tmp_path / os.fsdecode(b"caf\xe9")
     path.write_text("before")
-    assert file_evidence._absolute(os.fsencode(path)) == str(path)
+    assert file_evidence.absolute(os.fsencode(path)) == str(path)
     seen = evidence(path)
     path.write_text("before and after")
     edits = apply(
