@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cw_snapshot.errors import CwError, ExitCode
-from cw_snapshot.snapshot import carried_files, procfs
+from cw_snapshot.snapshot import carried_files, procfs, surroundings
 from cw_snapshot.snapshot.criu_binary import Criu
 from cw_snapshot.snapshot.findings import Finding, Severity
 from cw_snapshot.snapshot.pagemap import Pagemap
@@ -89,6 +89,7 @@ def inspect(tree: Tree, facts: Sequence[ProcessFacts], criu: Criu) -> list[Findi
     if findings:
         return findings  # nothing else can be asked of such a tree
     findings += [finding for one in facts for finding in _about_process(one, criu)]
+    findings += surroundings.findings(tree)
     findings += _about_orphans(tree)
     findings += _about_connections(tree, facts)
     findings += _about_users(facts)
@@ -117,6 +118,7 @@ def _about_process(one: ProcessFacts, criu: Criu) -> Iterator[Finding]:
             f"{who} {segments[0]}",
             "start the job with `cw-snapshot run`, which gives it an ipc namespace of its own",
         )
+    yield from surroundings.deleted_links(who, one.member.pid, one.descriptors, one.mappings)
     yield from _about_files_in_memory(one, who)
     yield from _about_state(one, who)
     if not criu.dumps_guards:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from cw_snapshot.snapshot import procfs
 from tests.engine import COMMAND, Engine, alive, eventually, states
 
 pytestmark = pytest.mark.root
@@ -122,6 +123,86 @@ def test_a_file_in_memory_that_is_too_large_is_refused(engine: Engine) -> None:
         refused(engine, "sparse", f"fd 3 -> {path}", str(1 << 45), f"pid {engine.root('sparse')}")
     finally:
         path.unlink()
+
+
+@pytest.mark.parametrize(
+    ("around", "code", "words"),
+    [
+        (["unshare", "--uts"], "other-namespace", ["another uts namespace"]),
+        (["unshare", "--mount", "--net"], "other-namespace", ["another mount and network namespace"]),
+        (["chroot", "/proc/self/root/proc/../dev/.."], "", []),  # the same folder
+        (["BIND"], "chroot", ["root -> "]),
+    ],
+)
+def test_a_process_that_lives_elsewhere(
+    engine: Engine, around: list[str], code: str, words: list[str]
+) -> None:
+    new_root = engine.folder / "root"
+    if around == ["BIND"]:
+        new_root.mkdir()
+        subprocess.run(["mount", "--rbind", "/", new_root], check=True)
+        around = ["chroot", str(new_root)]
+    try:
+        child = [*around, sys.executable, "-c", "import time; time.sleep(600)"]
+        start = f"import subprocess, time; p = subprocess.Popen({child!r})\n"
+        engine.job("elsewhere", [sys.executable, "-u", "-c", start + COUNT])
+        engine.wait_lines("elsewhere", 20)
+        findings = engine.run("take", "elsewhere", "--plan", "--json").json["findings"]
+        if not code:
+            assert findings == []
+            return
+        (pid,) = procfs.children(engine.root("elsewhere"))
+        (finding,) = [f for f in findings if f["code"] == code]
+        assert f"pid {pid} (" in finding["evidence"]
+        for word in words:
+            assert word in finding["what"] + finding["evidence"]
+        refused(engine, "elsewhere", *words)
+    finally:
+        engine.stop("elsewhere")
+        if new_root.exists():
+            subprocess.run(["umount", "--recursive", "--lazy", new_root], check=True)
+
+
+def test_mounts_of_a_root_s_own_are_refused(engine: Engine) -> None:
+    process = engine.other_process(
+        ["unshare", "--mount", sys.executable, "-c", "import time; time.sleep(600)"],
+        stdin=-3,
+        stdout=-3,
+        stderr=-3,
+        start_new_session=True,
+    )
+    ours = procfs.namespace(os.getpid(), "mnt")
+    eventually("it has them", lambda: procfs.namespace(process.pid, "mnt") != ours)
+    done = engine.run("take", "--pid", str(process.pid), "--json")
+    assert done.code == 3
+    assert "mounts would be lost" in "\n".join(done.json["evidence"])
+    assert f"pid {process.pid}" in "\n".join(done.json["evidence"])
+
+
+def test_a_shell_that_would_see_its_job_stop_is_refused(engine: Engine) -> None:
+    log = engine.folder / "fg.log"
+    count = f"{sys.executable} -u -c 'import time\n{COUNT}' > {log} 2>&1 < /dev/null"
+    script = f"set -m\n{count} &\nfg\necho left\n"
+    shell = engine.other_process(
+        ["bash", "-c", script], stdin=-3, stdout=subprocess.PIPE, stderr=-3, start_new_session=True
+    )
+    eventually("it counts", lambda: log.exists() and log.read_text().count("\n") > 3)
+    (root,) = procfs.children(shell.pid)
+    done = engine.run("take", "--pid", str(root), "--json")
+    assert done.code == 3, done.out
+    (line,) = done.json["evidence"]
+    assert f"pid {shell.pid} (bash)" in line
+    assert "cw-snapshot run" in line
+    assert shell.poll() is None
+
+
+def test_a_file_whose_other_name_is_deleted_is_refused(engine: Engine) -> None:
+    path = engine.folder / "linked"
+    code = (
+        f"import os, time; f = open({str(path)!r}, 'w'); os.link(f.name, f.name + '2'); os.unlink(f.name)\n"
+    )
+    engine.job("linked", [sys.executable, "-u", "-c", code + COUNT])
+    refused(engine, "linked", f"fd 3 -> {path} (deleted)", f"pid {engine.root('linked')}")
 
 
 def test_pid_1_is_refused(engine: Engine) -> None:
