@@ -231,14 +231,18 @@ def _view(record: JobRecord) -> JobView:
 
 
 def _alive(record: JobRecord) -> bool:
+    return lives(record.init, record.init_starttime, record.boot)
+
+
+def lives(pid: int, starttime: int, boot: str) -> bool:
     """A pid alone proves nothing: start time and boot id tell whether it is still the same."""
-    if record.boot != procfs.boot_id():
+    if boot != procfs.boot_id():
         return False
     try:
-        stat = procfs.read_stat(record.init)
+        stat = procfs.read_stat(pid)
     except procfs.ProcessGoneError:
         return False
-    return stat.starttime == record.init_starttime and stat.state not in "ZX"
+    return stat.starttime == starttime and stat.state not in "ZX"
 
 
 def wait(store: JobStore, job: str, limit: timedelta | None = None) -> JobView:

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from cw_snapshot.coordinator import deadlines
 from cw_snapshot.coordinator.deadlines import JobSize
-from cw_snapshot.coordinator.jobs import JobNotFoundError, JobRunsError, JobState, JobStore, new_record
+from cw_snapshot.coordinator.jobs import JobNotFoundError, JobRunsError, JobState, JobStore, lives, new_record
 from cw_snapshot.coordinator.leftovers import recover_dead_operations
 from cw_snapshot.coordinator.limits import refuse_low_limits
 from cw_snapshot.coordinator.operations import Operation, operation
@@ -35,6 +35,15 @@ class SeveralNodesError(CwError):
     """Snapshot {snapshot} is of {count} nodes; this release restores jobs of one node.
 
     Fix: use a release with multi-node restore.
+    """
+
+    exit_code = ExitCode.REFUSED
+
+
+class OriginalRunsError(CwError):
+    """The tree of which {snapshot} was taken still runs, as pid {pid}; both would write to the same files.
+
+    Fix: end it first (`kill {pid}`), or take with --stop the next time.
     """
 
     exit_code = ExitCode.REFUSED
@@ -103,7 +112,7 @@ def restore(
 ) -> RestoreReport:
     """Bring a job back; with `plan_only` only tell what would happen.
 
-    :raises JobRunsError: an earlier incarnation runs.
+    :raises JobRunsError, OriginalRunsError: an earlier incarnation runs.
     :raises RestoreRefusedError, FilesDifferError: before anything was made.
     """
     if request.files is FilePolicy.REDIRECT and request.redirect_to is None:
@@ -113,6 +122,7 @@ def restore(
     commit = repository.read_commit(request.snapshot)
     if len(commit.nodes) != 1:
         raise SeveralNodesError(snapshot=commit.snapshot, count=len(commit.nodes))
+    refuse_if_original_runs(commit)
     reader = TreeReader(repository, ManifestRef(commit.nodes[0].digest, commit.nodes[0].size, None))
     if plan_only:
         log = Path((commit.summary.get("job") or {}).get("log", os.devnull))
@@ -142,6 +152,13 @@ def refuse_if_running(store: JobStore, job: str) -> None:
         view = store.find(job)
         if view.state is JobState.RUNNING:
             raise JobRunsError(job=job, incarnation=view.record.incarnation, pid=view.record.init)
+
+
+def refuse_if_original_runs(commit: Commit) -> None:
+    """`take --pid` leaves no job behind that could be asked: the root itself is looked for."""
+    original = commit.summary.get("original")
+    if original and lives(**original):
+        raise OriginalRunsError(snapshot=commit.snapshot, pid=original["pid"])
 
 
 class _Restore:

@@ -318,6 +318,12 @@ class _Take:
         summary = {
             "take": {key: report[key] for key in ("pause_seconds", "pause_parts_seconds", "pages")},
             "processes": self._report.processes,
+            # A restore asks whether it still lives.
+            "original": {
+                "pid": self._request.root,
+                "starttime": self._root_start,
+                "boot": procfs.boot_id(),
+            },
             "job": asdict(record) if record else None,
         }
         return self._repository.commit(

@@ -36,13 +36,16 @@ def _refuse(code: str, what: str, evidence: str, fix: str) -> Finding:
 
 def findings(tree: Tree) -> Iterator[Finding]:
     """Refusals about the places of a tree's processes. Those that end meanwhile are left out."""
-    with suppress(ProcessGoneError, PermissionError):
+    gone = (ProcessGoneError, PermissionError, FileNotFoundError)
+    with suppress(*gone):
         yield from _about_mounts(tree.root)
+    with suppress(*gone):
         yield from _about_parent(tree.root)
-        own = {kind: procfs.namespace(tree.root.pid, kind) for kind in _NAMESPACES}
+    with suppress(*gone):
+        root = {kind: procfs.namespace(tree.root.pid, kind) for kind in _NAMESPACES}
         for member in tree.living:
-            with suppress(ProcessGoneError):
-                yield from _about_namespaces(member, own)
+            with suppress(*gone):
+                yield from _about_namespaces(member, root)
 
 
 def _who(pid: int) -> str:

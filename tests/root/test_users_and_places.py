@@ -126,6 +126,11 @@ def test_stdout_that_was_a_pipe_to_the_outside(engine: Engine) -> None:
     for _ in range(5):
         last = int(process.stdout.readline())
     engine.ok("take", "--pid", str(process.pid), "piped")
+    for more in ([], ["--plan"]):
+        done = engine.run("restore", "latest:piped", "--json", *more)
+        assert (done.code, done.json["code"]) == (3, "original-runs")
+        assert f"pid {process.pid}" in done.json["message"]
+    assert process.poll() is None
     process.kill()
     process.wait()
     engine.restore("latest:piped")
