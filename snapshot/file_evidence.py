@@ -131,8 +131,9 @@ def directories(folder: Path) -> list[str]:
     moment."""
     deleted = _remapped(folder)
     entries = images.load(folder / "files.img", "fdinfo", "file_entry")
-    found = (e for e in entries if e.HasField("reg") and e.id not in deleted)
-    return sorted({absolute(e.reg.name) for e in found if stat.S_ISDIR(e.reg.mode)})
+    found = (e.reg for e in entries if e.HasField("reg") and e.id not in deleted)
+    paths = {absolute(reg.name) for reg in found if stat.S_ISDIR(reg.mode)}
+    return sorted(path for path in paths if not path.startswith(_KERNEL_S_OWN))
 
 
 def absolute(name: str | bytes) -> str:
