@@ -27,7 +27,6 @@ from typing import Any
 from cw_snapshot.errors import CwError, ExitCode
 from cw_snapshot.snapshot import (
     describe,
-    family_images,
     file_evidence,
     images,
     preflight,
@@ -35,7 +34,6 @@ from cw_snapshot.snapshot import (
     vm_flags,
 )
 from cw_snapshot.snapshot import tree as trees
-from cw_snapshot.snapshot.carried_files import CarriedBytes
 from cw_snapshot.snapshot.criu_binary import Criu
 from cw_snapshot.snapshot.criu_session import (
     NO_BREAKPOINTS,
@@ -49,11 +47,11 @@ from cw_snapshot.snapshot.entering import entrance
 from cw_snapshot.snapshot.file_evidence import StopEvidence
 from cw_snapshot.snapshot.findings import Finding
 from cw_snapshot.snapshot.guard import Guard, NoGuardError, put_right, refuse_overlap
+from cw_snapshot.snapshot.image_streams import image_streams
 from cw_snapshot.snapshot.journal import Fault, Journal, PluginStats, State
 from cw_snapshot.snapshot.native import plugin_dir, plugin_path
 from cw_snapshot.snapshot.phases import Limits, PauseTimes
 from cw_snapshot.snapshot.shadow_pages import ShadowPages, Stream
-from cw_snapshot.snapshot.spool import FileBytes
 from cw_snapshot.snapshot.task_memory import TaskMemory
 from cw_snapshot.snapshot.tree import Tree
 from cw_snapshot.snapshot.vm_flags import Foresight
@@ -324,13 +322,8 @@ class NodeTake:
         assert self._journal is not None
         made = {e.pid: e.shadow for e in self._journal.entries() if e.state is State.SHADOWED}
         self._pages = ShadowPages(self._space, made, self._limits.open)
-        found = self._pages.streams(self._memory, self._images)
-        for path in sorted(self._images.glob("*.img")):
-            found.append(_file_stream(f"image/{path.name}", FileBytes(path)))
-        for path in sorted((self._images / family_images.FOLDER).glob("*.img")):
-            found.append(_file_stream(f"{family_images.FOLDER}/{path.name}", FileBytes(path)))
-        found += [_file_stream(name, data) for name, data in self._evidence.carried.items()]
-        return found
+        pages = self._pages.streams(self._memory, self._images)
+        return pages + image_streams(self._images, self._evidence.carried)
 
     @property
     def extra_memory_bytes(self) -> int:
@@ -401,7 +394,3 @@ class NodeTake:
             self._pages.close()
         if self._journal is not None:
             self._journal.close()
-
-
-def _file_stream(name: str, source: FileBytes | CarriedBytes) -> Stream:
-    return Stream(name, source, "meta", source.size)
