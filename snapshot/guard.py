@@ -145,15 +145,15 @@ class TreeBusyError(CwError):
 
 
 def refuse_overlap(tree: Tree) -> None:
-    """Raise :class:`TreeBusyError` when a take of this tree, a part of it, or one that holds it is under
-    way, whatever its job is called and wherever its state is kept. Call it under `entry_lock`."""
+    """Raise :class:`TreeBusyError` when a take of this tree, a part of it, or one that holds it is still
+    in its pause, whatever its job is called and wherever its state is kept. Call it under `entry_lock`."""
     related = {m.pid for m in tree.members} | set(_ancestors(tree.root.pid))
     for folder in folders_in_use():
         with suppress(OSError):
-            for line in (folder / GUARD_FILE).read_text().splitlines():
-                words = line.split()
-                if words[0] == "root" and int(words[1]) in related:
-                    raise TreeBusyError(folder=folder)
+            lines = (folder / GUARD_FILE).read_text().splitlines()
+            roots = [int(line.split()[1]) for line in lines if line.startswith("root ")]
+            if "went" not in lines and not related.isdisjoint(roots):
+                raise TreeBusyError(folder=folder)
 
 
 def _ancestors(pid: int) -> Iterator[int]:

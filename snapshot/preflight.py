@@ -17,9 +17,19 @@ from cw_snapshot.snapshot.criu_binary import Criu
 from cw_snapshot.snapshot.findings import Finding, Severity
 from cw_snapshot.snapshot.pagemap import Pagemap
 from cw_snapshot.snapshot.procfs import Descriptor, Mapping, ProcessGoneError
-from cw_snapshot.snapshot.socket_peers import SOCK_STREAM, tcp_to_outside, unix_peers, unix_sockets
+from cw_snapshot.snapshot.socket_peers import (
+    SOCK_STREAM,
+    tcp_connections,
+    tcp_to_outside,
+    unix_peers,
+    unix_sockets,
+)
 from cw_snapshot.snapshot.tree import SHADOW_COMM, Member, Tree
 
+_MOST_CONNECTIONS = 640
+"""criu holds a descriptor of every connected TCP socket and up to 252 more while it fetches them
+(criu/parasite-syscall.c), and libnftables calls select(2), which aborts at descriptor 1024: criu would
+die in the middle of the dump, and the job with it. 600 were dumped, with 800 criu died."""
 _PLAIN_DEVICES = {"null", "zero", "full", "random", "urandom", "kmsg", "tty", "ptmx"}
 """Character devices of /dev that criu dumps by path."""
 
@@ -276,6 +286,14 @@ def _about_connections(tree: Tree, facts: Sequence[ProcessFacts]) -> Iterator[Fi
         for d in one.descriptors
         if d.target.startswith("socket:[")
     }
+    connected = sum(1 for c in tcp_connections(tree.root.pid) if c.inode in holder)
+    if connected > _MOST_CONNECTIONS:
+        yield _refuse(
+            "too-many-connections",
+            f"criu can hold {_MOST_CONNECTIONS} connected TCP sockets, and dies of many more",
+            f"{connected} in the tree of pid {tree.root.pid}",
+            "close some before the take",
+        )
     for connection in tcp_to_outside(tree.root.pid, holder):
         yield Finding(
             "tcp-outside",

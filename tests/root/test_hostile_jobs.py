@@ -65,6 +65,15 @@ def test_many_connections(engine: Engine) -> None:
     engine.assert_clean()
 
 
+def test_too_many_connections(engine: Engine) -> None:
+    engine.job("many", [sys.executable, "-u", "-c", CONNECTIONS.replace("N = 250", "N = 400")])
+    engine.wait_lines("many", 3)
+    done = engine.run("take", "many", "--json")
+    assert (done.code, done.json["code"]) == (3, "preflight-refused")
+    assert "800" in "\n".join(done.json["evidence"])
+    engine.wait_lines("many", 3)
+
+
 def test_a_job_that_is_a_subreaper(engine: Engine) -> None:
     """Its shadows become its own children."""
     engine.job("reaper", [sys.executable, "-u", "-c", SUBREAPER])
