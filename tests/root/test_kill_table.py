@@ -12,7 +12,6 @@ import random
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -21,7 +20,7 @@ import pytest
 from cw_snapshot.coordinator.jobs import JobState
 from cw_snapshot.snapshot import procfs, tree
 from tests.engine import Engine, eventually, losses
-from tests.root.test_training import compare, ended
+from tests.root.test_training import compare, ended, undisturbed_losses
 
 pytestmark = pytest.mark.root
 
@@ -100,15 +99,8 @@ def stopped(pids: list[int]) -> list[int]:
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[int, list[str]]]:
-    folder = tmp_path_factory.mktemp("undisturbed")
-    engine = Engine(folder)
-    try:
-        engine.torch_job("reference", folder / "out", *STEPS)
-        ended(engine, "reference")
-    finally:
-        engine.clean_up()
-    yield losses(folder / "out")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[int, list[str]]:
+    return undisturbed_losses(tmp_path_factory.mktemp("undisturbed"), STEPS)
 
 
 def snapshots(engine: Engine) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -19,17 +20,20 @@ def ended(engine: Engine, name: str) -> None:
     assert done.code == 0, "\n".join(engine.log(name)[-20:])
 
 
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[int, list[str]]:
+def undisturbed_losses(folder: Path, options: Sequence[str]) -> dict[int, list[str]]:
     """The losses of a training that nobody touches."""
-    folder = tmp_path_factory.mktemp("undisturbed")
     engine = Engine(folder)
     try:
-        engine.torch_job("reference", folder / "out", *TRAINING)
+        engine.torch_job("reference", folder / "out", *options)
         ended(engine, "reference")
     finally:
         engine.clean_up()
     return losses(folder / "out")
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[int, list[str]]:
+    return undisturbed_losses(tmp_path_factory.mktemp("undisturbed"), TRAINING)
 
 
 def compare(found: list[str], reference: list[str]) -> int:
