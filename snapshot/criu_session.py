@@ -55,6 +55,15 @@ class CriuDiedError(CwError):
     exit_code = ExitCode.HARMED
 
 
+class RestoringCriuDiedError(CriuDiedError):
+    """criu ended unexpectedly while it was to {what}; what it had made was removed.
+
+    Fix: restore again; if it happens again, the machine may be short of memory.
+    """
+
+    exit_code = ExitCode.ABORTED
+
+
 class CriuTimeoutError(CwError):
     """criu did not get to `{stage}` within {seconds:.1f} s.
 
@@ -89,6 +98,7 @@ class CriuSession:
     :param what: "dump the job" or so, for messages.
     :param log: criu's log, for messages.
     :param process: the started program, where it is a child of ours.
+    :param death: the error that its death is.
     """
 
     def __init__(
@@ -98,12 +108,14 @@ class CriuSession:
         what: str,
         log: Path,
         process: subprocess.Popen[bytes] | None = None,
+        death: type[CriuDiedError] = CriuDiedError,
     ) -> None:
         self._process = process
         self._connection = connection
         self._what = what
         self._log = log
         self._rpc = rpc()
+        self._death = death
         self._ended = False
         self.died = False
         """It ended without a last word, or had to be killed."""
@@ -130,7 +142,7 @@ class CriuSession:
 
     def _died(self) -> CriuDiedError:
         self._ended = self.died = True
-        return CriuDiedError(what=self._what, evidence=criu_errors(self._log))
+        return self._death(what=self._what, evidence=criu_errors(self._log))
 
     def next(self, stage: str, limit: timedelta) -> Callback | Outcome:
         """Wait for the next callback or the outcome; `stage` says what is expected, for the

@@ -27,7 +27,7 @@ from typing import Any
 from cw_snapshot.errors import CwError, ExitCode
 from cw_snapshot.snapshot import family_images, ghosts, images, listening, platform_facts, procfs, tree
 from cw_snapshot.snapshot.criu_binary import Criu
-from cw_snapshot.snapshot.criu_session import NO_BREAKPOINTS, CriuSession
+from cw_snapshot.snapshot.criu_session import NO_BREAKPOINTS, CriuSession, RestoringCriuDiedError
 from cw_snapshot.snapshot.dump_options import LOG_LEVEL, restore_options
 from cw_snapshot.snapshot.file_evidence import FileRecord
 from cw_snapshot.snapshot.file_restore import (
@@ -228,7 +228,9 @@ class NodeRestore:
             theirs.close()
             os.close(images_fd)
         guard.root(self.launched.init)
-        self._session = CriuSession(ours, what="restore the job", log=self._images / "restore.log")
+        self._session = CriuSession(
+            ours, what="restore the job", log=self._images / "restore.log", death=RestoringCriuDiedError
+        )
         options = restore_options(images_fd, shell_job=self._metadata["shell_job"], log_level=self._log_level)
         for pipe, fd in pipes.items():
             options.inherit_fd.add(key=pipe, fd=OFFERED_STDIO + fd)

@@ -20,6 +20,8 @@ from typing import Any
 
 from cw_snapshot.cli import main
 from cw_snapshot.snapshot.journal import Journal, Phase
+from cw_snapshot.snapshot.launch import host_pid
+from cw_snapshot.snapshot.procfs import ProcessGoneError
 from cw_snapshot.snapshot.restore import NodeRestore
 from cw_snapshot.snapshot.take import NodeTake
 
@@ -27,7 +29,7 @@ Node = NodeTake | NodeRestore
 
 
 def kill(victim: str, node: Any) -> None:
-    with suppress(ProcessLookupError, AttributeError):
+    with suppress(ProcessLookupError, ProcessGoneError, AttributeError):  # not there yet, or no more
         if victim == "hang":
             os.kill(os.getpid(), signal.SIGSTOP)
         if victim in ("both", "guard"):
@@ -43,18 +45,17 @@ def kill(victim: str, node: Any) -> None:
 
 
 def _criu_below(node: NodeRestore) -> int:
-    from cw_snapshot.snapshot.launch import host_pid
-
-    assert node.launched is not None
-    return host_pid(node.launched.init, node.launched.command)
+    launched: Any = node.launched
+    return host_pid(launched.init, launched.command)
 
 
-def arrange(kind: type[Node], victim: str, moment: str) -> None:
+def arrange(kind: type[Node], victim: str, moment: str) -> bool:
+    """Returns whether there is such a moment."""
     word, _, rest = moment.partition(":")
     method = rest if word in ("before", "after") else word
     original: Callable[..., Any] | None = getattr(kind, method, None)
     if original is None:
-        return
+        return False
 
     def replaced(node: Any, *args: Any, **kwargs: Any) -> Any:
         if word == "before":
@@ -67,6 +68,7 @@ def arrange(kind: type[Node], victim: str, moment: str) -> None:
         return result
 
     setattr(kind, method, replaced)
+    return True
 
 
 def _later(victim: str, node: Any, milliseconds: float) -> None:
@@ -94,8 +96,7 @@ if __name__ == "__main__":
     who, when, *words = sys.argv[1:]
     if when.startswith("injection:"):
         at_injection(who, float(when.partition(":")[2]))
-    else:
-        for node_kind in (NodeTake, NodeRestore):
-            arrange(node_kind, who, when)
+    elif not any([arrange(NodeTake, who, when), arrange(NodeRestore, who, when)]):
+        sys.exit(f"there is no moment {when!r}: the test would kill nobody")
     main.arguments = lambda: words
     sys.exit(main.run())

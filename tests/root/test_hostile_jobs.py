@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import signal
 import sys
@@ -11,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from cw_snapshot.snapshot import procfs
-from tests.engine import COUNTER, Engine, alive, consecutive, eventually, shadows_of
+from tests.engine import Engine, consecutive, eventually, shadows_of
 
 pytestmark = pytest.mark.root
 
@@ -47,10 +45,6 @@ x = bytearray(range(256)) * (1 << 18)
 print(1, flush=True)
 while True: time.sleep(0.01)
 """
-
-
-def names_of_children(pid: int) -> list[str]:
-    return [procfs.read_stat(child).comm for child in procfs.children(pid)]
 
 
 def test_many_connections(engine: Engine) -> None:
@@ -137,22 +131,3 @@ def test_interrupted_at_random(engine: Engine, number: signal.Signals) -> None:
     engine.wait_lines("counter", 3)
     assert consecutive(engine.log("counter"))
     engine.assert_clean()
-
-
-def test_a_tree_below_a_namespace_of_its_own(engine: Engine) -> None:
-    """A container-like root, pid 1 of its namespace: its shadows become its children."""
-    log = engine.folder / "log"
-    with log.open("ab") as out:
-        process = engine.other_process(
-            ["unshare", "--pid", "--fork", "--ipc", "setsid", sys.executable, "-u", "-c", COUNTER],
-            stdout=out,
-            stdin=-3,
-            stderr=-3,
-        )
-    eventually("it counts", lambda: log.read_text().count("\n") > 3)
-    (root,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-    done = engine.run("take", "--pid", root, "inside", "--json")
-    assert done.code in (0, 3, 4), done.err
-    eventually("no shadow is left", lambda: "cw-shadow" not in names_of_children(int(root)), 20)
-    assert alive(int(root))
-    os.kill(int(root), signal.SIGKILL)
