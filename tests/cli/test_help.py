@@ -7,7 +7,9 @@ from click.testing import CliRunner
 
 from cw_snapshot.cli.main import COMMANDS, main
 
-NAMES = [[name] for name in COMMANDS if name != "repo"] + [["repo", "init"]]
+GROUPS = {"repo": ["init"], "lab": ["up", "status", "down", "cut", "mend"]}
+NAMES = [[name] for name in COMMANDS if name not in GROUPS]
+NAMES += [[group, name] for group, names in GROUPS.items() for name in names]
 
 
 @pytest.mark.parametrize("words", NAMES, ids=" ".join)
