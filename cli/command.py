@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -19,6 +19,9 @@ from cw_snapshot.coordinator.state import make_private, require_root
 from cw_snapshot.errors import CwError, ExitCode, InternalError, UsageError
 from cw_snapshot.errors.base import EXIT_MEANING
 from cw_snapshot.storage.repository import Repository
+
+if TYPE_CHECKING:
+    from cw_snapshot.coordinator.cluster import Cluster
 
 
 @dataclass(slots=True)
@@ -41,6 +44,14 @@ class Context:
                 "`repository:` into the configuration file"
             )
         return Repository.open(self.settings.repository)
+
+    def cluster(self) -> Cluster:
+        from cw_snapshot.coordinator.cluster import Cluster, NoClusterError
+
+        require_root()
+        if self.settings.cluster is None:
+            raise NoClusterError()
+        return Cluster.load(self.settings.cluster)
 
     def emit(self, name: str, document: Mapping[str, Any], text: Callable[[], None]) -> None:
         """Print the result: one JSON document, or what `text` prints."""

@@ -42,6 +42,8 @@ def parse_labels(texts: tuple[str, ...]) -> dict[str, str]:
     type=click.IntRange(1, 4096),
     help="Start so many ranks with RANK, LOCAL_RANK and WORLD_SIZE set.",
 )
+@click.option("--nodes", metavar="A,B", help="Start one tree on each of these nodes, in this order.")
+@click.option("--interface", help="With --nodes: that the job uses on each of them.")
 @click.option("--user", help="Run the job as this user.")
 @click.option(
     "--allow-io-uring",
@@ -55,6 +57,8 @@ def run_command(
     job_id: str,
     labels: tuple[str, ...],
     nproc_per_node: int | None,
+    nodes: str | None,
+    interface: str | None,
     user: str | None,
     allow_io_uring: bool,
     wait_for_end: bool,
@@ -79,6 +83,8 @@ def run_command(
         allow_io_uring=allow_io_uring,
         folder=absolute(Path()),
     )
+    if nodes is not None:
+        return _on_nodes(context, request, nodes.split(","), interface)
     record = start_job(store, request, caller_environment())
     document = {"job": record.id, "incarnation": record.incarnation, "pid": record.init, "log": record.log}
     started = f"{record.id} runs below pid {record.init}, log {record.log}"
@@ -92,3 +98,13 @@ def run_command(
         return int(ExitCode.ABORTED)
     note(f"{record.id} {view.describe()}")
     return int(ExitCode.INTERNAL) if view.state is JobState.LOST else view.exit_code or 0
+
+
+def _on_nodes(context: Context, request: StartRequest, nodes: list[str], interface: str | None) -> int:
+    from cw_snapshot.coordinator import cluster_jobs
+
+    jobs = cluster_jobs.ClusterJobs(context.settings.state_dir)
+    job = cluster_jobs.start(context.cluster(), jobs, request, nodes, caller_environment(), interface)
+    document = {"job": job.id, "incarnation": job.incarnation, "nodes": job.nodes, "addresses": job.addresses}
+    context.emit("run", document, lambda: click.echo(f"{job.id} runs on {', '.join(job.nodes)}"))
+    return 0

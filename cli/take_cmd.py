@@ -7,6 +7,7 @@ import click
 from cw_snapshot.cli.command import Context, command, note, settings_options
 from cw_snapshot.cli.progress import TakeDisplay
 from cw_snapshot.cli.tables import printable, size_text
+from cw_snapshot.coordinator.cluster_jobs import ClusterJob, ClusterJobs
 from cw_snapshot.coordinator.take import TakeReport, TakeRequest, plan_take, refusals_that_stand, take
 from cw_snapshot.errors import ExitCode, UsageError
 from cw_snapshot.snapshot.predict import Prediction
@@ -97,6 +98,8 @@ def take_command(
     store = context.store()
     if pid is not None:
         request = TakeRequest(job or f"pid-{pid}", pid, stop=stop_job, name=name, force=force)
+    elif job is not None and (known := ClusterJobs(context.settings.state_dir).find(job)) is not None:
+        return _on_nodes(context, known, stop=stop_job, name=name, force=force)
     elif job is not None:
         record = store.running(job)
         request = TakeRequest(job, record.root_pid, record, stop=stop_job, name=name, force=force)
@@ -112,4 +115,21 @@ def take_command(
     if remark := pause_warning(report.predicted, report.pause_seconds):
         note(f"note: {remark}")
     context.emit("take", report.to_json(), lambda: _print_report(report))
+    return 0
+
+
+def _on_nodes(context: Context, job: ClusterJob, *, stop: bool, name: str | None, force: bool) -> int:
+    from cw_snapshot.coordinator import cluster_take
+
+    request = cluster_take.ClusterTakeRequest(job, stop=stop, name=name, force=force)
+    url = context.settings.repository or ""
+    report = cluster_take.take(
+        request, context.cluster(), context.repository(), url, context.settings, lambda *_: None
+    )
+
+    def text() -> None:
+        pause = "was stopped" if report.pause_seconds is None else f"paused {_seconds(report.pause_seconds)}"
+        click.echo(f"{report.snapshot}: job {report.job} on {len(report.nodes)} nodes {pause}")
+
+    context.emit("take", report.to_json(), text)
     return 0

@@ -52,7 +52,7 @@ class Outcome(StrEnum):
     """How an operation ended for the coordinator."""
 
     DONE = "done"
-    """Every node said yes to everything: a take may be committed."""
+    """Every node said yes to everything: a take may be committed, a restored job runs."""
     ABORTED = "aborted"
     """Before anybody was told to go."""
     LOST = "lost"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 
+from cw_snapshot.coordinator.barrier import Phase
 from cw_snapshot.snapshot.phases import Limits
 from cw_snapshot.snapshot.restore import RestoreLimits
 
@@ -19,6 +20,11 @@ GIVE_UP = 30 * _SECOND
 GO = 10 * _SECOND
 STOP_GRACE = 10 * _SECOND
 """Between SIGTERM and SIGKILL of `cw-snapshot stop`."""
+NETWORK = _SECOND
+"""For messages to come and go."""
+PAGES = 24 * 3600 * _SECOND
+"""Reading and storing pages takes what it takes: the job runs. A node that is lost is noticed by its
+stream."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,3 +56,16 @@ def take_limits(size: JobSize, max_pause: timedelta, *, stop: bool) -> Limits:
 def restore_limits(size: JobSize) -> RestoreLimits:
     """Limits of a restore."""
     return RestoreLimits(skeleton=30 * _SECOND + _SECOND * size.processes / 20, go=GO)
+
+
+def take_phases(max_pause: timedelta) -> dict[Phase, timedelta]:
+    """How long the coordinator waits for the votes of each phase of a take. A node gives up by itself
+    when its tree has stood still for `max_pause`; nobody waits for longer than that for it."""
+    return {
+        Phase.OPEN: 2 * OPEN,
+        Phase.STOP: STOP_TRY * (2 * STOP_TRIES) + NETWORK,
+        Phase.SKELETON: max_pause + NETWORK,
+        Phase.SHADOW: max_pause + NETWORK,
+        Phase.GO: GO + NETWORK,
+        Phase.PAGES: PAGES,
+    }

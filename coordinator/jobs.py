@@ -166,17 +166,18 @@ class JobStore:
         found = (read_json(folder / "job.json") for folder in sorted(self._jobs.iterdir()))
         return [_view(JobRecord(**data)) for data in found if data]
 
-    def next_incarnation(self, job: str) -> tuple[int, Path]:
+    def next_incarnation(self, job: str, least: int = 0) -> tuple[int, Path]:
         """Number and new folder for another incarnation of a job that does not run.
 
+        :param least: the number is not below this one.
         :raises JobRunsError: it does.
         """
-        incarnation = 0
+        incarnation = least
         with suppress(JobNotFoundError):
             view = self.find(job)
             if view.state is JobState.RUNNING:
                 raise JobRunsError(job=job, incarnation=view.record.incarnation, pid=view.record.init)
-            incarnation = view.record.incarnation + 1
+            incarnation = max(least, view.record.incarnation + 1)
         folder = self.folder(job) / str(incarnation)
         while folder.exists():  # left by a start that failed
             incarnation += 1

@@ -53,10 +53,20 @@ def _forget_old(folder: Path) -> None:
         shutil.rmtree(old, ignore_errors=True)
 
 
+def new_name(kind: str) -> str:
+    """Name of a new operation: its time, then chance."""
+    return f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{kind}-{secrets.token_hex(4)}"
+
+
 @contextmanager
-def operation(state_dir: Path, kind: str, job: str, details: Mapping[str, Any]) -> Iterator[Operation]:
-    """Record an operation from its beginning to its outcome."""
-    name = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{kind}-{secrets.token_hex(4)}"
+def operation(
+    state_dir: Path, kind: str, job: str, details: Mapping[str, Any], *, name: str | None = None
+) -> Iterator[Operation]:
+    """Record an operation from its beginning to its outcome.
+
+    :param name: of an operation that begins somewhere else; None for a new one.
+    """
+    name = name or new_name(kind)
     folder = make_private(state_dir / "operations" / name)
     op = Operation(name, kind, job, folder)
     record: dict[str, Any] = {

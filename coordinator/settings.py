@@ -87,6 +87,8 @@ class Settings:
     """Jobs, operations and logs; 0700."""
     repository: str | None = None
     """Where snapshots are stored: a path, or later an s3:// URL."""
+    cluster: Path | None = None
+    """File that names the nodes and our certificate."""
     max_pause: timedelta = timedelta(seconds=5)
     """A take whose pause would be, or gets, longer is given up; the job goes on."""
     threads: int = field(default_factory=lambda: os.cpu_count() or 1)
@@ -112,6 +114,7 @@ def _repository(text: Any) -> str:
 _PARSERS: dict[str, Callable[[Any], Any]] = {
     "state_dir": _absolute,
     "repository": _repository,
+    "cluster": _absolute,
     "max_pause": parse_duration,
     "threads": _parse_threads,
     "limit_memory": parse_size,

@@ -86,10 +86,34 @@ def _user_environment(base: Mapping[str, str], user: User | None) -> dict[str, s
 
 
 def start_job(store: JobStore, request: StartRequest, environment: Mapping[str, str]) -> JobRecord:
-    """Start a job on this node.
+    """Start a job on this node alone.
 
     :param environment: the caller's; the job inherits it.
     :raises JobRunsError: a job of that id runs.
+    """
+    job = job_environment(
+        environment, nnodes=1, node_rank=0, address="127.0.0.1", port=free_port(request.job)
+    )
+    return start_tree(store, request, job, Place())
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Which part of a job a tree is."""
+
+    node_rank: int = 0
+    nnodes: int = 1
+    incarnation: int = 0
+    """At least; the same on all nodes."""
+
+
+def start_tree(
+    store: JobStore, request: StartRequest, environment: Mapping[str, str], place: Place
+) -> JobRecord:
+    """Start a job's tree on this node.
+
+    :param environment: of the job, complete but for its user's.
+    :raises JobRunsError: a job of that id runs here.
     """
     command = list(request.command)
     if request.nproc_per_node is not None:
@@ -98,21 +122,16 @@ def start_job(store: JobStore, request: StartRequest, environment: Mapping[str, 
                 what="--nproc-per-node starts the ranks by itself; give it to torchrun instead "
                 "(`-- torchrun --nproc-per-node ...`)"
             )
-        command = [program("cw-ranks"), str(request.nproc_per_node), "0", "1", "--", *command]
+        ranks = [str(request.nproc_per_node), str(place.node_rank), str(place.nnodes)]
+        command = [program("cw-ranks"), *ranks, "--", *command]
     user = None if request.user is None else find_user(request.user)
     with exclusive(store.lock_path(request.job), request.job):
-        incarnation, own = store.next_incarnation(request.job)
+        incarnation, own = store.next_incarnation(request.job, place.incarnation)
         log, status = own / "output.log", own / "status.json"
         with callers_limits():
             launched = launch_job(
                 command,
-                environment=job_environment(
-                    _user_environment(environment, user),
-                    nnodes=1,
-                    node_rank=0,
-                    address="127.0.0.1",
-                    port=free_port(request.job),
-                ),
+                environment=_user_environment(environment, user),
                 folder=request.folder.absolute(),
                 log=log,
                 status=status,

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from cw_snapshot.errors import CwError, ExitCode, UsageError
-from cw_snapshot.lab import namespaces, network
+from cw_snapshot.lab import agents, certificates, namespaces, network
 from cw_snapshot.lab.plan import MOST_NICS, MOST_NODES, LabPlan, Node, free_block
 from cw_snapshot.lab.plan import network as block_network
 
@@ -78,6 +78,11 @@ class Lab:
     def name(self) -> str:
         return self.plan.name
 
+    @property
+    def cluster_file(self) -> Path:
+        """By which commands find the agents."""
+        return self.folder / "cluster.json"
+
     def node(self, name: str) -> Node:
         """:raises NodeNotFoundError: there is none of that name."""
         found = self.plan.node(name)
@@ -99,11 +104,16 @@ def up(name: str, nodes: int, nics: int) -> tuple[Lab, bool]:
         if found is not None and not network.missing(found.plan):
             if (found.plan.nodes, found.plan.nics) != (nodes, nics):
                 raise LabDiffersError(lab=name, nodes=found.plan.nodes, nics=found.plan.nics)
+            agents.start_missing(found.plan, found.folder)
             return found, False
         _remove(name)
         plan = LabPlan(name, nodes, nics, _choose_block(name))
         try:
             network.make(plan)
+            (FOLDER / name).mkdir(mode=0o700)
+            certificates.make(plan, agents.certificates_folder(FOLDER / name))
+            agents.write_cluster(plan, FOLDER / name)
+            agents.start_missing(plan, FOLDER / name)
         except BaseException:
             _remove(name)
             raise
@@ -165,7 +175,6 @@ def _remove(name: str) -> None:
 
 def _write(plan: LabPlan) -> None:
     folder = FOLDER / plan.name
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     temporary = folder / "lab.json.new"
     temporary.write_text(json.dumps({"schema": SCHEMA, **asdict(plan)}, indent=1) + "\n")
     temporary.replace(folder / "lab.json")

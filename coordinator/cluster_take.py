@@ -1,0 +1,173 @@
+"""Taking a job on several nodes: all its trees at one instant, one commit."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from cw_snapshot.coordinator import deadlines
+from cw_snapshot.coordinator.barrier import TAKE, Barrier, Outcome, Phase
+from cw_snapshot.coordinator.cluster import Cluster
+from cw_snapshot.coordinator.cluster_jobs import ClusterJob
+from cw_snapshot.coordinator.conduct import Conducted, Conductor, OnProgress
+from cw_snapshot.coordinator.epochs import Epochs
+from cw_snapshot.coordinator.jobs import check_identity
+from cw_snapshot.coordinator.node_links import NodeLinks
+from cw_snapshot.coordinator.operations import Operation, operation
+from cw_snapshot.coordinator.settings import Settings
+from cw_snapshot.coordinator.state import exclusive
+from cw_snapshot.coordinator.take import SnapshotLostError, TakeAbortedError
+from cw_snapshot.coordinator.wire import agent_pb2 as wire
+from cw_snapshot.errors import CwError, ExitCode
+from cw_snapshot.storage.broker import LocalBroker
+from cw_snapshot.storage.commit import NodeManifest
+from cw_snapshot.storage.repository import Repository
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterTakeRequest:
+    """What `cw-snapshot take` was asked for, of a job on several nodes."""
+
+    job: ClusterJob
+    stop: bool = False
+    name: str | None = None
+    force: bool = False
+
+
+@dataclass(slots=True)
+class ClusterTakeReport:
+    """What such a take has to tell."""
+
+    job: str
+    snapshot: str = ""
+    nodes: list[str] = field(default_factory=list)
+    pause_seconds: float | None = None
+    """Of the node that stood still for longest; None with `--stop`."""
+    node_times: dict[str, dict[str, float]] = field(default_factory=dict)
+    """Seconds after its own stop at which each node reached each point of the pause."""
+    phase_seconds: dict[str, float] = field(default_factory=dict)
+    """Seconds from the beginning until all nodes had done a phase."""
+    node_facts: dict[str, dict[str, Any]] = field(default_factory=dict)
+    durable_seconds: float = 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def take(
+    request: ClusterTakeRequest,
+    cluster: Cluster,
+    repository: Repository,
+    url: str,
+    settings: Settings,
+    progress: OnProgress,
+) -> ClusterTakeReport:
+    """Take a job on all its nodes. It runs on, unless `request.stop`.
+
+    :param url: of the repository; every node opens it by this.
+    :raises TakeAbortedError, SnapshotLostError, RemoteError: their exit codes tell how the job stands.
+    """
+    job = request.job
+    if request.name is not None:
+        check_identity("snapshot name", request.name)
+        repository.refuse_name(request.name)
+    locks = settings.state_dir / "cluster-jobs" / f"{job.id}.lock"
+    details = {"nodes": job.nodes, "stop": request.stop, "name": request.name}
+    with exclusive(locks, job.id), operation(settings.state_dir, "take", job.id, details) as op:
+        report = _take(request, cluster, repository, url, settings, progress, op)
+        op.result = report.to_json()
+    return report
+
+
+def _take(
+    request: ClusterTakeRequest,
+    cluster: Cluster,
+    repository: Repository,
+    url: str,
+    settings: Settings,
+    progress: OnProgress,
+    op: Operation,
+) -> ClusterTakeReport:
+    job = request.job
+    begun = time.monotonic()
+    epochs = Epochs(settings.state_dir / "epochs.json")
+    # Also larger than what another coordinator, with another state directory, has used.
+    epoch = max(epochs.newest(job.id) + 1, time.time_ns() // 1_000_000)
+    epochs.begin(job.id, epoch)
+    barrier = Barrier(epoch, job.nodes, TAKE)
+    begin = wire.Begin(
+        epoch=epoch,
+        operation=op.id,
+        job=job.id,
+        repository=url,
+        pause_limit_seconds=settings.max_pause.total_seconds(),
+        take=wire.BeginTake(stop=request.stop, force=request.force),
+    )
+    report = ClusterTakeReport(job.id, nodes=job.nodes)
+    with cluster.connect(job.nodes) as clients:
+        links = NodeLinks(clients, dict.fromkeys(job.nodes, begin), LocalBroker(repository.load_index()))
+        conductor = Conductor(barrier, links, deadlines.take_phases(settings.max_pause), progress)
+        try:
+            done = conductor.run()
+            if barrier.outcome is Outcome.DONE:
+                _commit(request, repository, done, report)
+                links.finish(durable=True)
+        finally:
+            silent = conductor.settle(deadlines.GIVE_UP)
+        if barrier.outcome is not Outcome.DONE:
+            raise _failure(barrier, done, silent)
+    report.phase_seconds = done.times
+    report.durable_seconds = round(time.monotonic() - begun, 3)
+    return report
+
+
+def _commit(
+    request: ClusterTakeRequest, repository: Repository, done: Conducted, report: ClusterTakeReport
+) -> None:
+    job, pages = request.job, done.facts[Phase.PAGES]
+    report.node_times = {node: facts["times"] for node, facts in done.facts[Phase.GO].items()}
+    report.node_facts = {node: {**done.facts[Phase.OPEN][node], **pages[node]} for node in job.nodes}
+    if not request.stop:
+        report.pause_seconds = max(times["went"] for times in report.node_times.values())
+    summary = {
+        "take": {
+            "pause_seconds": report.pause_seconds,
+            "node_times": report.node_times,
+            "pages": {
+                key: sum(pages[node]["stats"][key] for node in job.nodes)
+                for key in pages[job.nodes[0]]["stats"]
+            },
+        },
+        "processes": sum(done.facts[Phase.OPEN][node]["processes"] for node in job.nodes),
+        "cluster_job": asdict(job),
+        "originals": {node: done.facts[Phase.OPEN][node]["original"] for node in job.nodes},
+        "job": None,
+    }
+    commit = repository.commit(
+        job=job.id,
+        incarnation=job.incarnation,
+        nodes=[NodeManifest(node, pages[node]["manifest"], pages[node]["size"]) for node in job.nodes],
+        indexes=[pages[node]["index"] for node in job.nodes if pages[node]["index"]],
+        name=request.name,
+        summary=summary,
+    )
+    report.snapshot = commit.snapshot
+
+
+def _failure(barrier: Barrier, done: Conducted, silent: frozenset[str]) -> CwError:
+    """What to tell the user. The worst error of any node decides how the job stands."""
+    evidence = list(barrier.why)
+    evidence += [f"{node}: has not said that it ended its part" for node in sorted(silent)]
+    worst = max(done.errors.values(), key=lambda error: error.exit_code, default=None)
+    if worst is not None and (
+        worst.exit_code is ExitCode.HARMED
+        or (barrier.phase is Phase.OPEN and worst.exit_code is ExitCode.REFUSED)
+    ):
+        return worst
+    for error in done.errors.values():
+        evidence += [line for line in error.evidence if line not in evidence]
+    cause = barrier.why[0] if barrier.why else "no reason is known"
+    fix = worst.fix if worst is not None and worst.fix else "take again."
+    kind = SnapshotLostError if barrier.outcome is Outcome.LOST else TakeAbortedError
+    return kind(cause=cause, fix=fix, evidence=evidence)

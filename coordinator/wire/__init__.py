@@ -1,0 +1,1 @@
+"""What coordinator and agents say to each other: the schema, and how it is carried."""

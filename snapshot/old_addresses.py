@@ -1,0 +1,67 @@
+"""Connections that a restored job makes later to addresses of its earlier allocation.
+
+MASTER_ADDR in an environment, an address in some variable: they can't be rewritten. A table of nftables
+on the job's node sends what goes to an old address to the new one. Established connections are not
+concerned: their images were rewritten, and conntrack translates only what begins.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Mapping
+
+from cw_snapshot.errors import CwError, ExitCode
+from cw_snapshot.snapshot.addresses import Address
+
+
+class TranslationFailedError(CwError):
+    """The table that leads old addresses to the new ones could not be made: {why}
+
+    Fix: nftables with nat is needed (kernel modules nft_nat and nf_conntrack).
+    """
+
+    exit_code = ExitCode.ABORTED
+
+
+def rules(name: str, changes: Mapping[Address, Address]) -> str:
+    """The nft commands that make the table anew; pure. With nothing to translate they delete it."""
+    lines = []
+    for family, version, word in (("ip", 4, "ip"), ("ip6", 6, "ip6")):
+        lines += [f"add table {family} {name}", f"delete table {family} {name}"]
+        found = {old: new for old, new in changes.items() if old.version == version}
+        if not found:
+            continue
+        lines.append(f"add table {family} {name}")
+        lines.append(
+            f"add chain {family} {name} output {{ type nat hook output priority dstnat ; policy accept ; }}"
+        )
+        lines += [
+            f"add rule {family} {name} output {word} daddr {old} dnat to {new}"
+            for old, new in sorted(found.items(), key=lambda item: int(item[0]))
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def table_name(job: str, tree: int) -> str:
+    """Of one tree of a job: letters that nft takes, and nothing that another job could have."""
+    return f"cw-snapshot-{job.encode().hex()}-{tree}"
+
+
+def install(name: str, changes: Mapping[Address, Address]) -> None:
+    """Make the table in our network namespace; one of an earlier restore is replaced, in one step.
+
+    :raises TranslationFailedError: it was not made; nothing changed.
+    """
+    try:
+        done = subprocess.run(
+            ["nft", "-f", "-"], input=rules(name, changes), capture_output=True, text=True, check=False
+        )
+    except OSError as error:
+        raise TranslationFailedError(why=error.strerror) from error
+    if done.returncode:
+        raise TranslationFailedError(why=done.stderr.strip())
+
+
+def remove(name: str) -> None:
+    """Delete the table, if there is one."""
+    install(name, {})
