@@ -10,9 +10,11 @@ import click
 from cw_snapshot.cli.command import Command, Context, absolute, command, note, settings_options
 from cw_snapshot.cli.progress import RestoreDisplay
 from cw_snapshot.cli.tables import printable, size_text
+from cw_snapshot.coordinator.cluster_restore import ClusterRestoreRequest
 from cw_snapshot.coordinator.restore import RestoreReport, RestoreRequest, restore
 from cw_snapshot.errors import ExitCode
 from cw_snapshot.snapshot.file_rules import Act, FilePolicy
+from cw_snapshot.storage.repository import Repository
 
 
 def parse_files(text: str) -> tuple[FilePolicy, Path | None]:
@@ -94,9 +96,21 @@ def _print_report(report: RestoreReport) -> None:
     "file), keep as they are, or give the job copies in DIR. Without it they are a refusal.",
 )
 @click.option("--plan", is_flag=True, help="Only tell what would happen.")
+@click.option("--nodes", metavar="A,B", help="Restore on these nodes of the cluster.")
+@click.option(
+    "--assume-dead",
+    multiple=True,
+    metavar="NODE",
+    help="The job does not run on this node, which can't be asked; may be repeated.",
+)
 @click.argument("snapshot", metavar="SNAP")
 def restore_command(
-    context: Context, files: tuple[FilePolicy, Path | None] | None, plan: bool, snapshot: str
+    context: Context,
+    files: tuple[FilePolicy, Path | None] | None,
+    plan: bool,
+    nodes: str | None,
+    assume_dead: tuple[str, ...],
+    snapshot: str,
 ) -> None:
     """Bring a job back from SNAP, at exactly the step where it was.
 
@@ -105,6 +119,14 @@ def restore_command(
     """
     store, repository = context.store(), context.repository()
     policy, folder = files or (FilePolicy.REFUSE, None)
+    if nodes is not None:
+        _on_nodes(
+            context,
+            ClusterRestoreRequest(repository.find(snapshot), nodes.split(","), policy, folder, assume_dead),
+            repository,
+            plan_only=plan,
+        )
+        return
     request = RestoreRequest(repository.find(snapshot), policy, folder)
     with RestoreDisplay() as display:
         report = restore(request, store, repository, context.settings, display, plan_only=plan)
@@ -114,3 +136,28 @@ def restore_command(
     for line in report.notes:
         note(f"note: {line}")
     context.emit("restore", report.to_json(), lambda: _print_report(report))
+
+
+def _on_nodes(
+    context: Context, request: ClusterRestoreRequest, repository: Repository, *, plan_only: bool
+) -> None:
+    from cw_snapshot.coordinator import cluster_restore
+
+    report = cluster_restore.restore(
+        request,
+        context.cluster(),
+        repository,
+        context.settings.repository or "",
+        context.settings,
+        lambda *_: None,
+        plan_only=plan_only,
+    )
+
+    def text() -> None:
+        verb = "can be restored" if plan_only else f"runs again as incarnation {report.incarnation}"
+        click.echo(f"{report.snapshot}: job {report.job} {verb}")
+        for tree in report.trees:
+            moved = ", ".join(f"{old} -> {new}" for old, new in tree["addresses"].items())
+            click.echo(f"  tree {tree['tree']}: {tree['from']} -> {tree['to']} ({moved})")
+
+    context.emit("restore-plan" if plan_only else "restore", report.to_json(), text)

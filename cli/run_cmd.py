@@ -105,6 +105,6 @@ def _on_nodes(context: Context, request: StartRequest, nodes: list[str], interfa
 
     jobs = cluster_jobs.ClusterJobs(context.settings.state_dir)
     job = cluster_jobs.start(context.cluster(), jobs, request, nodes, caller_environment(), interface)
-    document = {"job": job.id, "incarnation": job.incarnation, "nodes": job.nodes, "addresses": job.addresses}
+    document = {"job": job.id, "incarnation": job.incarnation, "nodes": job.nodes}
     context.emit("run", document, lambda: click.echo(f"{job.id} runs on {', '.join(job.nodes)}"))
     return 0

@@ -19,7 +19,7 @@ import grpc
 
 from cw_snapshot.coordinator import interfaces
 from cw_snapshot.coordinator.epochs import Epochs
-from cw_snapshot.coordinator.jobs import JobNotFoundError, JobState, JobStore, JobView, stop
+from cw_snapshot.coordinator.jobs import JobNotFoundError, JobState, JobStore, JobView, stop, tree_store
 from cw_snapshot.coordinator.leftovers import recover_dead_operations
 from cw_snapshot.coordinator.settings import Settings
 from cw_snapshot.coordinator.start import Place, StartRequest, start_tree
@@ -77,7 +77,6 @@ class Agent:
     def __init__(self, node: str, settings: Settings) -> None:
         self._node = node
         self._settings = settings
-        self._store = JobStore(settings.state_dir)
         self._epochs = Epochs(settings.state_dir / "epochs.json")
 
     def describe(self, request: wire.DescribeRequest) -> wire.NodeFacts:
@@ -103,27 +102,22 @@ class Agent:
             folder=Path(request.folder),
         )
         place = Place(request.node_rank, request.nnodes, request.incarnation)
-        start_tree(self._store, wanted, request.environment, place)
-        return self._facts(self._store.find(request.job))
+        store = self._store(request.node_rank)
+        start_tree(store, wanted, request.environment, place)
+        return _facts(store.find(request.job))
 
     def job(self, request: wire.JobQuery) -> wire.JobFacts:
         try:
-            return self._facts(self._store.find(request.job))
+            return _facts(self._store(request.tree).find(request.job))
         except JobNotFoundError:
             return wire.JobFacts(state=wire.JobFacts.UNKNOWN)
 
     def end(self, request: wire.EndRequest) -> wire.JobFacts:
-        return self._facts(stop(self._store, request.job, timedelta(seconds=request.grace_seconds)))
+        grace = timedelta(seconds=request.grace_seconds)
+        return _facts(stop(self._store(request.tree), request.job, grace))
 
-    def _facts(self, view: JobView) -> wire.JobFacts:
-        return wire.JobFacts(
-            state=_STATES[view.state],
-            incarnation=view.record.incarnation,
-            pid=view.record.init,
-            exit_code=view.exit_code or 0,
-            signal=view.signal,
-            log=view.record.log,
-        )
+    def _store(self, tree: int) -> JobStore:
+        return tree_store(self._settings.state_dir, tree)
 
     def operate(
         self, messages: Iterator[wire.ToNode], context: grpc.ServicerContext
@@ -133,8 +127,9 @@ class Agent:
             _check_caller(context)
             first = next(messages)
             begin = first.begin
-            if not self._epochs.begin(begin.job, begin.epoch):
-                seen = self._epochs.newest(begin.job)
+            tree = f"{begin.job}/{begin.tree}"
+            if not self._epochs.begin(tree, begin.epoch):
+                seen = self._epochs.newest(tree)
                 raise OldEpochError(epoch=begin.epoch, job=begin.job, seen=seen)
         except StopIteration:
             return
@@ -159,6 +154,17 @@ class Agent:
             frames.end()
             worker.wait()
             frames.close()
+
+
+def _facts(view: JobView) -> wire.JobFacts:
+    return wire.JobFacts(
+        state=_STATES[view.state],
+        incarnation=view.record.incarnation,
+        pid=view.record.init,
+        exit_code=view.exit_code or 0,
+        signal=view.signal,
+        log=view.record.log,
+    )
 
 
 def _forward(messages: Iterator[wire.ToNode], frames: Frames) -> None:

@@ -46,6 +46,8 @@ class Phase(StrEnum):
 
 TAKE = (Phase.OPEN, Phase.STOP, Phase.SKELETON, Phase.SHADOW, Phase.GO, Phase.PAGES)
 RESTORE = (Phase.PLAN, Phase.FETCH, Phase.SKELETON, Phase.PAGES, Phase.GO, Phase.COMPLETE)
+PLAN_ONLY = (Phase.PLAN,)
+"""What a restore would do; nothing is changed."""
 
 
 class Outcome(StrEnum):
@@ -132,7 +134,7 @@ class Barrier:
         if self.outcome:
             return None
         self.why.append(why)
-        gone = self._at >= self._phases.index(Phase.GO)
+        gone = Phase.GO in self._phases[: self._at + 1]
         self.outcome = Outcome.LOST if gone else Outcome.ABORTED
         return Phase.ABORT
 

@@ -91,7 +91,7 @@ class Cluster:
     @contextmanager
     def connect(self, nodes: Sequence[str]) -> Iterator[dict[str, AgentClient]]:
         """Channels to the agents of some nodes."""
-        addresses = {node: self.address(node) for node in nodes}
+        addresses = {node: self.address(node) for node in dict.fromkeys(nodes)}
         credentials = self.identity.client()
         clients = {node: AgentClient(node, address, credentials) for node, address in addresses.items()}
         try:
@@ -119,12 +119,12 @@ class AgentClient:
         facts: wire.JobFacts = self._call("Start", request, CALL)
         return facts
 
-    def job(self, job: str) -> wire.JobFacts:
-        facts: wire.JobFacts = self._call("Job", wire.JobQuery(job=job), CALL)
+    def job(self, job: str, tree: int) -> wire.JobFacts:
+        facts: wire.JobFacts = self._call("Job", wire.JobQuery(job=job, tree=tree), CALL)
         return facts
 
-    def end(self, job: str, grace: timedelta) -> wire.JobFacts:
-        request = wire.EndRequest(job=job, grace_seconds=grace.total_seconds())
+    def end(self, job: str, tree: int, grace: timedelta) -> wire.JobFacts:
+        request = wire.EndRequest(job=job, grace_seconds=grace.total_seconds(), tree=tree)
         facts: wire.JobFacts = self._call("End", request, CALL + 2 * grace)
         return facts
 
@@ -153,27 +153,28 @@ class AgentClient:
         self._channel.close()
 
 
+_K = TypeVar("_K")
 _T = TypeVar("_T")
 
 
-def on_all(clients: Mapping[str, AgentClient], ask: Callable[[AgentClient], _T]) -> dict[str, _T | CwError]:
-    """Ask all nodes at the same time; an answer or an error of each."""
+def ask_all(questions: Mapping[_K, Callable[[], _T]]) -> dict[_K, _T | CwError]:
+    """Ask many at the same time; an answer or an error of each."""
 
-    def one(client: AgentClient) -> _T | CwError:
+    def one(question: Callable[[], _T]) -> _T | CwError:
         try:
-            return ask(client)
+            return question()
         except CwError as error:
             return error
 
-    with ThreadPoolExecutor(max(1, len(clients))) as pool:
-        return dict(zip(clients, pool.map(one, clients.values()), strict=True))
+    with ThreadPoolExecutor(max(1, len(questions))) as pool:
+        return dict(zip(questions, pool.map(one, questions.values()), strict=True))
 
 
-def answers_of(answers: Mapping[str, _T | CwError]) -> dict[str, _T]:
-    """The answers of :func:`on_all`, or the first error among them."""
+def answers_of(answers: Mapping[_K, _T | CwError]) -> dict[_K, _T]:
+    """The answers of :func:`ask_all`, or the first error among them."""
     found = {}
-    for node, answer in answers.items():
+    for key, answer in answers.items():
         if isinstance(answer, CwError):
             raise answer
-        found[node] = answer
+        found[key] = answer
     return found

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
-from cw_snapshot.coordinator.cluster import AgentClient, Cluster, answers_of, on_all
+from cw_snapshot.coordinator.cluster import Cluster, answers_of, ask_all
 from cw_snapshot.coordinator.jobs import check_identity, now_text
 from cw_snapshot.coordinator.start import StartRequest, is_torchrun, job_environment
 from cw_snapshot.coordinator.state import make_private, read_json, write_json
@@ -55,10 +56,7 @@ class ClusterJob:
     id: str
     incarnation: int
     nodes: list[str]
-    """In the order of NODE_RANK."""
-    interface: str
-    addresses: dict[str, list[str]]
-    """Of each node at the start, the first one used for the rendezvous."""
+    """Of each tree, in the order of NODE_RANK."""
     command: list[str]
     started: str
     user: str = ""
@@ -91,21 +89,25 @@ def refuse_if_running(
     """:raises ClusterJobRunsError, NodesMayRunJobError: an earlier incarnation runs, or may."""
     if known is None:
         return
-    asked = [node for node in known.nodes if node not in assume_dead and node in cluster.nodes]
-    with cluster.connect(asked) as clients:
-        answers = on_all(clients, lambda client: client.job(job))
+    asked = {
+        tree: node
+        for tree, node in enumerate(known.nodes)
+        if node in cluster.nodes and node not in assume_dead
+    }
+    with cluster.connect(list(asked.values())) as clients:
+        answers = ask_all({t: partial(clients[node].job, job, t) for t, node in asked.items()})
     running = [
-        node
-        for node, answer in answers.items()
+        asked[tree]
+        for tree, answer in answers.items()
         if not isinstance(answer, CwError) and answer.state == wire.JobFacts.RUNNING
     ]
     if running:
-        raise ClusterJobRunsError(job=job, nodes=", ".join(running))
-    silent = [f"{n}: {a.message}" for n, a in answers.items() if isinstance(a, CwError)]
+        raise ClusterJobRunsError(job=job, nodes=", ".join(dict.fromkeys(running)))
+    silent = [f"{asked[t]}: {a.message}" for t, a in answers.items() if isinstance(a, CwError)]
     silent += [
-        f"{n}: is not in the cluster any more"
-        for n in known.nodes
-        if n not in cluster.nodes and n not in assume_dead
+        f"{node}: is not in the cluster any more"
+        for node in dict.fromkeys(known.nodes)
+        if node not in cluster.nodes and node not in assume_dead
     ]
     if silent:
         raise NodesMayRunJobError(job=job, evidence=silent)
@@ -144,38 +146,45 @@ def start(
     known = jobs.find(request.job)
     refuse_if_running(known, cluster, request.job)
     with cluster.connect(nodes) as clients:
-        facts = answers_of(on_all(clients, AgentClient.describe))
+        facts = answers_of(ask_all({node: client.describe for node, client in clients.items()}))
         chosen = {node: job_addresses(node, facts[node], interface) for node in nodes}
         record = ClusterJob(
             id=request.job,
             incarnation=known.incarnation + 1 if known else 0,
             nodes=list(nodes),
-            interface=chosen[nodes[0]][0],
-            addresses={node: addresses for node, (_, addresses) in chosen.items()},
             command=list(request.command),
             started=now_text(),
             user=request.user or "",
             labels=dict(request.labels),
         )
         jobs.save(record)
-        starts = {
-            node: _start_request(request, record, rank, chosen[node][0], environment)
-            for rank, node in enumerate(nodes)
-        }
-        answers = on_all(clients, lambda client: client.start(starts[client.node]))
+        master = chosen[nodes[0]][1][0]
+        answers = ask_all(
+            {
+                tree: partial(
+                    clients[node].start,
+                    _start_request(request, record, tree, master, chosen[node][0], environment),
+                )
+                for tree, node in enumerate(nodes)
+            }
+        )
         if any(isinstance(answer, CwError) for answer in answers.values()):
-            started = {n: c for n, c in clients.items() if not isinstance(answers[n], CwError)}
-            on_all(started, lambda client: client.end(request.job, timedelta()))
+            started = [t for t, answer in answers.items() if not isinstance(answer, CwError)]
+            ask_all({t: partial(clients[nodes[t]].end, request.job, t, timedelta()) for t in started})
             answers_of(answers)
     return record
 
 
 def _start_request(
-    request: StartRequest, record: ClusterJob, rank: int, interface: str, environment: Mapping[str, str]
+    request: StartRequest,
+    record: ClusterJob,
+    rank: int,
+    master: str,
+    interface: str,
+    environment: Mapping[str, str],
 ) -> wire.StartRequest:
-    first = record.addresses[record.nodes[0]][0]
     job = job_environment(
-        environment, nnodes=len(record.nodes), node_rank=rank, address=first, port=_DEFAULT_PORT
+        environment, nnodes=len(record.nodes), node_rank=rank, address=master, port=_DEFAULT_PORT
     )
     for variable in _INTERFACE_VARIABLES:
         job.setdefault(variable, interface)

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from cw_snapshot.coordinator import deadlines
 from cw_snapshot.coordinator.barrier import TAKE, Barrier, Outcome, Phase
-from cw_snapshot.coordinator.cluster import Cluster
+from cw_snapshot.coordinator.cluster import Cluster, answers_of, ask_all
 from cw_snapshot.coordinator.cluster_jobs import ClusterJob
 from cw_snapshot.coordinator.conduct import Conducted, Conductor, OnProgress
 from cw_snapshot.coordinator.epochs import Epochs
 from cw_snapshot.coordinator.jobs import check_identity
 from cw_snapshot.coordinator.node_links import NodeLinks
 from cw_snapshot.coordinator.operations import Operation, operation
+from cw_snapshot.coordinator.placement import member_names
 from cw_snapshot.coordinator.settings import Settings
 from cw_snapshot.coordinator.state import exclusive
 from cw_snapshot.coordinator.take import SnapshotLostError, TakeAbortedError
@@ -91,27 +93,34 @@ def _take(
 ) -> ClusterTakeReport:
     job = request.job
     begun = time.monotonic()
-    epochs = Epochs(settings.state_dir / "epochs.json")
-    # Also larger than what another coordinator, with another state directory, has used.
-    epoch = max(epochs.newest(job.id) + 1, time.time_ns() // 1_000_000)
-    epochs.begin(job.id, epoch)
-    barrier = Barrier(epoch, job.nodes, TAKE)
-    begin = wire.Begin(
-        epoch=epoch,
-        operation=op.id,
-        job=job.id,
-        repository=url,
-        pause_limit_seconds=settings.max_pause.total_seconds(),
-        take=wire.BeginTake(stop=request.stop, force=request.force),
-    )
+    epoch = Epochs(settings.state_dir / "epochs.json").next(job.id)
+    members = dict(zip(member_names(job.nodes), job.nodes, strict=True))
+    barrier = Barrier(epoch, members, TAKE)
+    begins = {
+        member: wire.Begin(
+            epoch=epoch,
+            operation=op.id,
+            job=job.id,
+            repository=url,
+            pause_limit_seconds=settings.max_pause.total_seconds(),
+            take=wire.BeginTake(stop=request.stop, force=request.force),
+            tree=tree,
+        )
+        for tree, member in enumerate(members)
+    }
     report = ClusterTakeReport(job.id, nodes=job.nodes)
     with cluster.connect(job.nodes) as clients:
-        links = NodeLinks(clients, dict.fromkeys(job.nodes, begin), LocalBroker(repository.load_index()))
+        facts = answers_of(ask_all({node: client.describe for node, client in clients.items()}))
+        links = NodeLinks(
+            {member: clients[node] for member, node in members.items()},
+            begins,
+            LocalBroker(repository.load_index()),
+        )
         conductor = Conductor(barrier, links, deadlines.take_phases(settings.max_pause), progress)
         try:
             done = conductor.run()
             if barrier.outcome is Outcome.DONE:
-                _commit(request, repository, done, report)
+                _commit(request, repository, done, report, interfaces_of(facts))
                 links.finish(durable=True)
         finally:
             silent = conductor.settle(deadlines.GIVE_UP)
@@ -122,33 +131,49 @@ def _take(
     return report
 
 
+def interfaces_of(facts: Mapping[str, wire.NodeFacts]) -> dict[str, dict[str, list[str]]]:
+    """Addresses of every node by interface; those for management are no job's."""
+    return {
+        node: {i.name: list(i.addresses) for i in found.interfaces if not i.name.startswith("mgmt")}
+        for node, found in facts.items()
+    }
+
+
 def _commit(
-    request: ClusterTakeRequest, repository: Repository, done: Conducted, report: ClusterTakeReport
+    request: ClusterTakeRequest,
+    repository: Repository,
+    done: Conducted,
+    report: ClusterTakeReport,
+    interfaces: Mapping[str, Mapping[str, list[str]]],
 ) -> None:
-    job, pages = request.job, done.facts[Phase.PAGES]
-    report.node_times = {node: facts["times"] for node, facts in done.facts[Phase.GO].items()}
-    report.node_facts = {node: {**done.facts[Phase.OPEN][node], **pages[node]} for node in job.nodes}
+    job = request.job
+    members = member_names(job.nodes)
+    opened, pages = done.facts[Phase.OPEN], done.facts[Phase.PAGES]
+    report.node_times = {member: facts["times"] for member, facts in done.facts[Phase.GO].items()}
+    report.node_facts = {member: {**opened[member], **pages[member]} for member in members}
     if not request.stop:
         report.pause_seconds = max(times["went"] for times in report.node_times.values())
+    stats = pages[members[0]]["stats"]
     summary = {
         "take": {
             "pause_seconds": report.pause_seconds,
             "node_times": report.node_times,
-            "pages": {
-                key: sum(pages[node]["stats"][key] for node in job.nodes)
-                for key in pages[job.nodes[0]]["stats"]
-            },
+            "pages": {key: sum(pages[member]["stats"][key] for member in members) for key in stats},
         },
-        "processes": sum(done.facts[Phase.OPEN][node]["processes"] for node in job.nodes),
+        "processes": sum(opened[member]["processes"] for member in members),
         "cluster_job": asdict(job),
-        "originals": {node: done.facts[Phase.OPEN][node]["original"] for node in job.nodes},
+        "interfaces": interfaces,
+        "records": [opened[member]["record"] for member in members],
         "job": None,
     }
     commit = repository.commit(
         job=job.id,
         incarnation=job.incarnation,
-        nodes=[NodeManifest(node, pages[node]["manifest"], pages[node]["size"]) for node in job.nodes],
-        indexes=[pages[node]["index"] for node in job.nodes if pages[node]["index"]],
+        nodes=[
+            NodeManifest(node, pages[member]["manifest"], pages[member]["size"])
+            for member, node in zip(members, job.nodes, strict=True)
+        ],
+        indexes=[pages[member]["index"] for member in members if pages[member]["index"]],
         name=request.name,
         summary=summary,
     )
@@ -157,7 +182,7 @@ def _commit(
 
 def _failure(barrier: Barrier, done: Conducted, silent: frozenset[str]) -> CwError:
     """What to tell the user. The worst error of any node decides how the job stands."""
-    evidence = list(barrier.why)
+    evidence = barrier.why[1:]
     evidence += [f"{node}: has not said that it ended its part" for node in sorted(silent)]
     worst = max(done.errors.values(), key=lambda error: error.exit_code, default=None)
     if worst is not None and (

@@ -98,7 +98,7 @@ class Conductor:
             self._open.discard(node)
             if what.error is not None:
                 self._blame(node, what.error)
-            why = what.error.message if what.error else "its worker ended"
+            why = _plain(what.error) if what.error else "its worker ended"
             return self._barrier.fail(f"{node}: {why}")
         phase = Phase(what.phase)
         if what.yes:
@@ -106,7 +106,7 @@ class Conductor:
             return self._barrier.vote(Vote(what.epoch, node, phase, True))
         error = remote_errors.from_text(what.json, node)
         self._blame(node, error)
-        return self._barrier.vote(Vote(what.epoch, node, phase, False, error.message))
+        return self._barrier.vote(Vote(what.epoch, node, phase, False, _plain(error)))
 
     def _blame(self, node: str, error: CwError) -> None:
         known = self.result.errors.get(node)
@@ -130,3 +130,8 @@ class Conductor:
             elif isinstance(arrived.what, wire.Vote) and not arrived.what.yes:
                 self._blame(arrived.node, remote_errors.from_text(arrived.what.json, arrived.node))
         return frozenset(self._open)
+
+
+def _plain(error: CwError) -> str:
+    """The message without the node's name, which the barrier puts before it."""
+    return error.plain if isinstance(error, remote_errors.RemoteError) else error.message

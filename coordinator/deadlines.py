@@ -25,6 +25,10 @@ NETWORK = _SECOND
 PAGES = 24 * 3600 * _SECOND
 """Reading and storing pages takes what it takes: the job runs. A node that is lost is noticed by its
 stream."""
+PLAN = 600 * _SECOND
+"""Digests of the job's files are compared."""
+HOLD = 300 * _SECOND
+"""A rebuilt tree waits for the others, before its pages and after them; then its node ends it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,4 +72,16 @@ def take_phases(max_pause: timedelta) -> dict[Phase, timedelta]:
         Phase.SHADOW: max_pause + NETWORK,
         Phase.GO: GO + NETWORK,
         Phase.PAGES: PAGES,
+    }
+
+
+def restore_phases() -> dict[Phase, timedelta]:
+    """How long the coordinator waits for the votes of each phase of a restore."""
+    return {
+        Phase.PLAN: PLAN,
+        Phase.FETCH: PAGES,
+        Phase.SKELETON: HOLD,
+        Phase.PAGES: PAGES,
+        Phase.GO: 2 * GO + NETWORK,
+        Phase.COMPLETE: GO + NETWORK,
     }

@@ -189,6 +189,11 @@ class JobStore:
         write_json(self.folder(record.id) / "job.json", asdict(record))
 
 
+def tree_store(state_dir: Path, tree: int) -> JobStore:
+    """The trees of that number of jobs on several nodes: a node may have several trees of one job."""
+    return JobStore(state_dir / "trees" / str(tree))
+
+
 def new_record(
     job: str,
     incarnation: int,

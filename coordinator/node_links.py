@@ -34,7 +34,8 @@ class Arrived:
 
 
 class NodeLinks:
-    """Streams to all nodes of an operation. Claims of chunks are answered as they come."""
+    """Streams to all nodes of an operation, by the names that the barrier has for them: a node that has
+    several trees of the job gets a stream for each. Claims of chunks are answered as they come."""
 
     def __init__(
         self, clients: Mapping[str, AgentClient], begins: Mapping[str, wire.Begin], broker: ChunkBroker
@@ -44,11 +45,13 @@ class NodeLinks:
         self._broker = broker
         self._outboxes: dict[str, queue.Queue[wire.ToNode | None]] = {}
         self._threads = []
-        for node, client in clients.items():
+        for member, client in clients.items():
             outbox: queue.Queue[wire.ToNode | None] = queue.Queue()
-            outbox.put(wire.ToNode(begin=begins[node]))
-            self._outboxes[node] = outbox
-            thread = threading.Thread(target=self._listen, args=(client, outbox), name=node, daemon=True)
+            outbox.put(wire.ToNode(begin=begins[member]))
+            self._outboxes[member] = outbox
+            thread = threading.Thread(
+                target=self._listen, args=(member, client, outbox), name=member, daemon=True
+            )
             self._threads.append(thread)
         for thread in self._threads:
             thread.start()
@@ -69,20 +72,20 @@ class NodeLinks:
         for outbox in self._outboxes.values():
             outbox.put(None)
 
-    def _listen(self, client: AgentClient, outbox: queue.Queue[wire.ToNode | None]) -> None:
+    def _listen(self, member: str, client: AgentClient, outbox: queue.Queue[wire.ToNode | None]) -> None:
         error: CwError | None = None
         try:
             for message in client.operate(_until_none(outbox)):
                 kind = message.WhichOneof("body")
                 if kind == "vote":
-                    self.inbox.put(Arrived(client.node, message.vote))
+                    self.inbox.put(Arrived(member, message.vote))
                 elif kind == "progress":
-                    self.inbox.put(Arrived(client.node, message.progress))
+                    self.inbox.put(Arrived(member, message.progress))
                 elif kind == "claim":
                     outbox.put(wire.ToNode(claims=answer(self._broker, message.claim)))
         except grpc.RpcError as failure:
             error = client.told(failure)
-        self.inbox.put(Arrived(client.node, Ended(error)))
+        self.inbox.put(Arrived(member, Ended(error)))
 
 
 def _until_none(outbox: queue.Queue[wire.ToNode | None]) -> Iterator[wire.ToNode]:

@@ -127,6 +127,7 @@ class TakeWork:
             "predicted": predicted.to_json(),
             "findings": [finding.to_json() for finding in findings],
             "processes": len(tree.living),
+            "record": asdict(self._record) if self._record else None,
             "original": {"pid": self._root, "starttime": root.starttime, "boot": procfs.boot_id()},
         }
 

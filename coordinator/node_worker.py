@@ -19,9 +19,10 @@ import time
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from cw_snapshot.coordinator.barrier import RESTORE, TAKE, Command, Member, Phase, Reaction, Vote
-from cw_snapshot.coordinator.jobs import JobStore
+from cw_snapshot.coordinator.barrier import PLAN_ONLY, RESTORE, TAKE, Command, Member, Phase, Reaction, Vote
+from cw_snapshot.coordinator.jobs import tree_store
 from cw_snapshot.coordinator.limits import raise_descriptor_limit, refuse_low_limits
+from cw_snapshot.coordinator.node_restore import RestoreWork
 from cw_snapshot.coordinator.node_take import TakeWork
 from cw_snapshot.coordinator.operations import Operation, operation
 from cw_snapshot.coordinator.settings import Settings, load_settings
@@ -166,7 +167,13 @@ class NodeGaveUpError(CwError):
 
 def work_of(begin: wire.Begin, worker: Worker, settings: Settings, op: Operation) -> Work:
     """What `begin` asks for."""
-    store = JobStore(settings.state_dir)
+    store = tree_store(settings.state_dir, begin.tree)
+    # Nodes of a lab share /dev/shm.
+    name = f"{op.id}.{worker.node}.{begin.tree}"
+    if begin.WhichOneof("kind") == "restore":
+        return RestoreWork(
+            begin, store, operation=name, folder=op.folder, settings=settings, progress=worker.progress
+        )
     if begin.take.root:
         root, record = begin.take.root, None
     else:
@@ -175,7 +182,7 @@ def work_of(begin: wire.Begin, worker: Worker, settings: Settings, op: Operation
     return TakeWork(
         root,
         record,
-        operation=f"{op.id}.{worker.node}",
+        operation=name,
         folder=op.folder,
         repository=begin.repository,
         settings=settings,
@@ -196,12 +203,14 @@ def main(arguments: Sequence[str]) -> int:
         return 2
     begin = first.begin
     kind = begin.WhichOneof("kind")
-    phases = {"take": TAKE, "restore": RESTORE}[kind]
+    phases: tuple[Phase, ...] = {"take": TAKE, "restore": RESTORE}[kind]
+    if begin.restore.plan_only:
+        phases = PLAN_ONLY
     worker = Worker(frames, Member(begin.epoch, arguments[1], phases), begin.pause_limit_seconds)
     try:
         settings = load_settings(os.environ, {})
         refuse_low_limits()
-        with operation(settings.state_dir, kind, begin.job, {}, name=begin.operation) as op:
+        with operation(settings.state_dir, kind, begin.job, {}, name=f"{begin.operation}.{begin.tree}") as op:
             worker.run(work_of(begin, worker, settings, op))
     except Exception as error:
         worker.refuse(phases[0], error)

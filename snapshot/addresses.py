@@ -19,33 +19,80 @@ _WORD = struct.Struct("=I")
 
 
 class AddressMap:
-    """What each address of the earlier allocation is now. The same for all trees of a job, also for
-    connections of a node with itself.
+    """What the addresses of the earlier allocation are now, for one tree.
 
-    :param table: text of the old address to text of the new one, of the same family each.
+    :param own: old addresses of the tree's node to those of its new node.
+    :param peers: old addresses of all nodes to new ones. Where several trees of one node were parted,
+        an address alone does not tell which of them is meant:
+    :param endpoints: `ADDRESS:PORT` of old to the new address, and goes before `peers`.
     """
 
-    def __init__(self, table: Mapping[str, str]) -> None:
-        self._table = {ipaddress.ip_address(old): ipaddress.ip_address(new) for old, new in table.items()}
+    def __init__(
+        self,
+        own: Mapping[str, str],
+        peers: Mapping[str, str] | None = None,
+        endpoints: Mapping[str, str] | None = None,
+    ) -> None:
+        self._own = _parsed(own)
+        self._peers = self._own if peers is None else _parsed(peers)
+        self._endpoints = {
+            (ipaddress.ip_address(host), int(port)): ipaddress.ip_address(new)
+            for old, new in (endpoints or {}).items()
+            for host, _, port in [old.rpartition(":")]
+        }
 
-    def __getitem__(self, address: Address) -> Address:
-        """The new address; those that are not mapped stay. IPv4 inside IPv6 (::ffff:10.0.0.1) follows."""
-        if isinstance(address, IPv6Address) and (inner := address.ipv4_mapped) is not None:
-            return IPv6Address(f"::ffff:{self[inner]}")
-        return self._table.get(address, address)
+    def source(self, address: Address) -> Address:
+        """A local address of the tree. Those that are not mapped stay."""
+        if (inner := _inner(address)) is not None:
+            return _outer(self.source(inner))
+        return self._own.get(address, address)
 
-    def text(self, endpoint: str) -> str:
-        """An endpoint ADDRESS:PORT as :func:`cw_snapshot.snapshot.describe.sockets` writes it."""
+    def target(self, address: Address, port: int) -> Address:
+        """The other end of a connection."""
+        if (inner := _inner(address)) is not None:
+            return _outer(self.target(inner, port))
+        found = self._endpoints.get((address, port))
+        return found if found is not None else self._peers.get(address, address)
+
+    def source_text(self, endpoint: str) -> str:
+        """A local endpoint ADDRESS:PORT as :func:`cw_snapshot.snapshot.describe.sockets` writes it."""
         host, _, port = endpoint.rpartition(":")
         try:
-            return f"{self[ipaddress.ip_address(host)]}:{port}"
+            return f"{self.source(ipaddress.ip_address(host))}:{port}"
+        except ValueError:
+            return endpoint
+
+    def target_text(self, endpoint: str) -> str:
+        """The other end of a connection, in the same form."""
+        host, _, port = endpoint.rpartition(":")
+        try:
+            return f"{self.target(ipaddress.ip_address(host), int(port))}:{port}"
         except ValueError:
             return endpoint
 
     @property
-    def changes(self) -> dict[Address, Address]:
-        """Those that differ."""
-        return {old: new for old, new in self._table.items() if old != new}
+    def changes(self) -> bool:
+        """Whether anything is to be rewritten."""
+        tables = (self._own, self._peers)
+        return any(old != new for table in tables for old, new in table.items()) or bool(self._endpoints)
+
+    @property
+    def moved(self) -> dict[Address, Address]:
+        """Old addresses that lead to other ones now."""
+        return {old: new for old, new in self._peers.items() if old != new}
+
+
+def _parsed(table: Mapping[str, str]) -> dict[Address, Address]:
+    return {ipaddress.ip_address(old): ipaddress.ip_address(new) for old, new in table.items()}
+
+
+def _inner(address: Address) -> IPv4Address | None:
+    """The IPv4 address inside an IPv6 one (::ffff:10.0.0.1), as a dual-stack socket has it."""
+    return address.ipv4_mapped if isinstance(address, IPv6Address) else None
+
+
+def _outer(address: Address) -> IPv6Address:
+    return IPv6Address(f"::ffff:{address}")
 
 
 def to_words(address: Address) -> list[int]:
@@ -61,11 +108,6 @@ def from_words(words: Sequence[int]) -> Address | None:
     return IPv6Address(data) if len(data) == 16 else None
 
 
-def _mapped(words: Sequence[int], table: AddressMap) -> list[int]:
-    address = from_words(words)
-    return list(words) if address is None else to_words(table[address])
-
-
 def rewrite(folder: Path, table: AddressMap) -> int:
     """Give every socket of a skeleton its new addresses. Returns how many sockets changed."""
     if not table.changes:
@@ -76,8 +118,11 @@ def rewrite(folder: Path, table: AddressMap) -> int:
     for entry in entries:
         if entry.HasField("isk"):
             before = entry.isk.SerializeToString()
-            entry.isk.src_addr[:] = _mapped(entry.isk.src_addr, table)
-            entry.isk.dst_addr[:] = _mapped(entry.isk.dst_addr, table)
+            source, target = from_words(entry.isk.src_addr), from_words(entry.isk.dst_addr)
+            if source is not None:
+                entry.isk.src_addr[:] = to_words(table.source(source))
+            if target is not None:
+                entry.isk.dst_addr[:] = to_words(table.target(target, entry.isk.dst_port))
             changed += entry.isk.SerializeToString() != before
     if changed:
         images.store(path, entries)

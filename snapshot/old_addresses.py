@@ -26,6 +26,7 @@ class TranslationFailedError(CwError):
 def rules(name: str, changes: Mapping[Address, Address]) -> str:
     """The nft commands that make the table anew; pure. With nothing to translate they delete it."""
     lines = []
+    # The priority of destination nat; nft knows its name in prerouting only (nft(8)).
     for family, version, word in (("ip", 4, "ip"), ("ip6", 6, "ip6")):
         lines += [f"add table {family} {name}", f"delete table {family} {name}"]
         found = {old: new for old, new in changes.items() if old.version == version}
@@ -33,7 +34,7 @@ def rules(name: str, changes: Mapping[Address, Address]) -> str:
             continue
         lines.append(f"add table {family} {name}")
         lines.append(
-            f"add chain {family} {name} output {{ type nat hook output priority dstnat ; policy accept ; }}"
+            f"add chain {family} {name} output {{ type nat hook output priority -100 ; policy accept ; }}"
         )
         lines += [
             f"add rule {family} {name} output {word} daddr {old} dnat to {new}"

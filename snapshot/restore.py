@@ -26,6 +26,7 @@ from typing import Any
 
 from cw_snapshot.errors import CwError, ExitCode
 from cw_snapshot.snapshot import family_images, ghosts, images, listening, platform_facts, procfs, tree
+from cw_snapshot.snapshot.addresses import AddressMap, rewrite
 from cw_snapshot.snapshot.criu_binary import Criu
 from cw_snapshot.snapshot.criu_session import NO_BREAKPOINTS, CriuSession, RestoringCriuDiedError
 from cw_snapshot.snapshot.dump_options import LOG_LEVEL, restore_options
@@ -114,6 +115,7 @@ class NodeRestore:
     :param name: of this restore, unique on the node; names its work folder.
     :param log: takes the place of stdout and stderr that were pipes to the outside.
     :param status: file that cw-init writes when the job has ended.
+    :param addresses: what the addresses of the earlier allocation are now.
 
     `name`, `log`, `status` and `limits` may be left out for a plan only.
     """
@@ -129,8 +131,10 @@ class NodeRestore:
         limits: RestoreLimits | None = None,
         guard_log: Path = _NOWHERE,
         log_level: int = LOG_LEVEL,
+        addresses: AddressMap | None = None,
     ) -> None:
         self._metadata = metadata
+        self._addresses = addresses or AddressMap({})
         self._criu = criu
         self._name = name
         self._work: WorkFolder | None = None
@@ -166,7 +170,8 @@ class NodeRestore:
         """What would be done, or :class:`RestoreRefusedError` / `FilesDifferError`. Nothing is changed."""
         findings = platform_facts.differences(self._metadata["platform"], self._criu)
         # What the job shared with us at the take it shares again: its network is always ours.
-        findings += listening.findings(self._metadata["sockets"])
+        sockets = [{**s, "local": self._addresses.source_text(s["local"])} for s in self._metadata["sockets"]]
+        findings += listening.findings(sockets)
         if bad := refusals(findings):
             raise RestoreRefusedError(evidence=[str(f) for f in bad])
         self._decisions = decide_all(self._files, policy, redirect_to=redirect_to, own_log=str(self._output))
@@ -199,6 +204,7 @@ class NodeRestore:
         edits = apply(self._decisions, pour=pour, redirect_to=redirect_to, tag=tag, notes=self.notes)
         edit_images(self._images, edits)
         forget_death_signal(self._images)
+        rewrite(self._images, self._addresses)
 
     def skeleton(self) -> None:
         """Let criu rebuild the tree and hold it at post-restore."""

@@ -74,10 +74,12 @@ class StartRequest(_message.Message):
     def __init__(self, job: _Optional[str] = ..., command: _Optional[_Iterable[str]] = ..., environment: _Optional[_Mapping[str, str]] = ..., folder: _Optional[str] = ..., user: _Optional[str] = ..., labels: _Optional[_Mapping[str, str]] = ..., allow_io_uring: bool = ..., incarnation: _Optional[int] = ..., nproc_per_node: _Optional[int] = ..., node_rank: _Optional[int] = ..., nnodes: _Optional[int] = ...) -> None: ...
 
 class JobQuery(_message.Message):
-    __slots__ = ("job",)
+    __slots__ = ("job", "tree")
     JOB_FIELD_NUMBER: _ClassVar[int]
+    TREE_FIELD_NUMBER: _ClassVar[int]
     job: str
-    def __init__(self, job: _Optional[str] = ...) -> None: ...
+    tree: int
+    def __init__(self, job: _Optional[str] = ..., tree: _Optional[int] = ...) -> None: ...
 
 class JobFacts(_message.Message):
     __slots__ = ("state", "incarnation", "pid", "exit_code", "signal", "log")
@@ -106,12 +108,14 @@ class JobFacts(_message.Message):
     def __init__(self, state: _Optional[_Union[JobFacts.State, str]] = ..., incarnation: _Optional[int] = ..., pid: _Optional[int] = ..., exit_code: _Optional[int] = ..., signal: _Optional[int] = ..., log: _Optional[str] = ...) -> None: ...
 
 class EndRequest(_message.Message):
-    __slots__ = ("job", "grace_seconds")
+    __slots__ = ("job", "grace_seconds", "tree")
     JOB_FIELD_NUMBER: _ClassVar[int]
     GRACE_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    TREE_FIELD_NUMBER: _ClassVar[int]
     job: str
     grace_seconds: float
-    def __init__(self, job: _Optional[str] = ..., grace_seconds: _Optional[float] = ...) -> None: ...
+    tree: int
+    def __init__(self, job: _Optional[str] = ..., grace_seconds: _Optional[float] = ..., tree: _Optional[int] = ...) -> None: ...
 
 class ToNode(_message.Message):
     __slots__ = ("begin", "command", "claims", "finish")
@@ -136,7 +140,7 @@ class FromNode(_message.Message):
     def __init__(self, vote: _Optional[_Union[Vote, _Mapping]] = ..., claim: _Optional[_Union[Claim, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ...) -> None: ...
 
 class Begin(_message.Message):
-    __slots__ = ("epoch", "operation", "job", "repository", "pause_limit_seconds", "take", "restore")
+    __slots__ = ("epoch", "operation", "job", "repository", "pause_limit_seconds", "take", "restore", "tree")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     OPERATION_FIELD_NUMBER: _ClassVar[int]
     JOB_FIELD_NUMBER: _ClassVar[int]
@@ -144,6 +148,7 @@ class Begin(_message.Message):
     PAUSE_LIMIT_SECONDS_FIELD_NUMBER: _ClassVar[int]
     TAKE_FIELD_NUMBER: _ClassVar[int]
     RESTORE_FIELD_NUMBER: _ClassVar[int]
+    TREE_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     operation: str
     job: str
@@ -151,7 +156,8 @@ class Begin(_message.Message):
     pause_limit_seconds: float
     take: BeginTake
     restore: BeginRestore
-    def __init__(self, epoch: _Optional[int] = ..., operation: _Optional[str] = ..., job: _Optional[str] = ..., repository: _Optional[str] = ..., pause_limit_seconds: _Optional[float] = ..., take: _Optional[_Union[BeginTake, _Mapping]] = ..., restore: _Optional[_Union[BeginRestore, _Mapping]] = ...) -> None: ...
+    tree: int
+    def __init__(self, epoch: _Optional[int] = ..., operation: _Optional[str] = ..., job: _Optional[str] = ..., repository: _Optional[str] = ..., pause_limit_seconds: _Optional[float] = ..., take: _Optional[_Union[BeginTake, _Mapping]] = ..., restore: _Optional[_Union[BeginRestore, _Mapping]] = ..., tree: _Optional[int] = ...) -> None: ...
 
 class BeginTake(_message.Message):
     __slots__ = ("root", "stop", "force")
@@ -164,8 +170,22 @@ class BeginTake(_message.Message):
     def __init__(self, root: _Optional[int] = ..., stop: bool = ..., force: bool = ...) -> None: ...
 
 class BeginRestore(_message.Message):
-    __slots__ = ("manifest", "manifest_size", "commit", "incarnation", "addresses", "files", "redirect_to")
-    class AddressesEntry(_message.Message):
+    __slots__ = ("manifest", "manifest_size", "snapshot", "incarnation", "record", "own_addresses", "peer_addresses", "endpoints", "files", "redirect_to", "plan_only")
+    class OwnAddressesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    class PeerAddressesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    class EndpointsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
         VALUE_FIELD_NUMBER: _ClassVar[int]
@@ -174,19 +194,27 @@ class BeginRestore(_message.Message):
         def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
     MANIFEST_FIELD_NUMBER: _ClassVar[int]
     MANIFEST_SIZE_FIELD_NUMBER: _ClassVar[int]
-    COMMIT_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
-    ADDRESSES_FIELD_NUMBER: _ClassVar[int]
+    RECORD_FIELD_NUMBER: _ClassVar[int]
+    OWN_ADDRESSES_FIELD_NUMBER: _ClassVar[int]
+    PEER_ADDRESSES_FIELD_NUMBER: _ClassVar[int]
+    ENDPOINTS_FIELD_NUMBER: _ClassVar[int]
     FILES_FIELD_NUMBER: _ClassVar[int]
     REDIRECT_TO_FIELD_NUMBER: _ClassVar[int]
+    PLAN_ONLY_FIELD_NUMBER: _ClassVar[int]
     manifest: str
     manifest_size: int
-    commit: str
+    snapshot: str
     incarnation: int
-    addresses: _containers.ScalarMap[str, str]
+    record: str
+    own_addresses: _containers.ScalarMap[str, str]
+    peer_addresses: _containers.ScalarMap[str, str]
+    endpoints: _containers.ScalarMap[str, str]
     files: str
     redirect_to: str
-    def __init__(self, manifest: _Optional[str] = ..., manifest_size: _Optional[int] = ..., commit: _Optional[str] = ..., incarnation: _Optional[int] = ..., addresses: _Optional[_Mapping[str, str]] = ..., files: _Optional[str] = ..., redirect_to: _Optional[str] = ...) -> None: ...
+    plan_only: bool
+    def __init__(self, manifest: _Optional[str] = ..., manifest_size: _Optional[int] = ..., snapshot: _Optional[str] = ..., incarnation: _Optional[int] = ..., record: _Optional[str] = ..., own_addresses: _Optional[_Mapping[str, str]] = ..., peer_addresses: _Optional[_Mapping[str, str]] = ..., endpoints: _Optional[_Mapping[str, str]] = ..., files: _Optional[str] = ..., redirect_to: _Optional[str] = ..., plan_only: bool = ...) -> None: ...
 
 class Command(_message.Message):
     __slots__ = ("epoch", "phase")

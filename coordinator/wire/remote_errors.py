@@ -17,6 +17,8 @@ class RemoteError(CwError):
 
     def __init__(self, document: dict[str, Any], node: str) -> None:
         super().__init__(told=f"{node}: {document['message']}", evidence=document["evidence"])
+        self.plain = str(document["message"])
+        """Without the node."""
         self.fix = document["fix"]
         self.exit_code = ExitCode(document["exit_code"])  # type: ignore[misc]
         self._code = document["code"]

@@ -37,19 +37,32 @@ def test_the_map(
     }
     found = AddressMap({str(old): str(new) for old, new in table.items()})
     for old, new in table.items():
-        assert found[old] == new
+        assert found.source(old) == found.target(old, 80) == new
         if old.version == 4:
-            assert found[ipaddress.IPv6Address(f"::ffff:{old}")] == ipaddress.IPv6Address(f"::ffff:{new}")
+            outer = ipaddress.IPv6Address(f"::ffff:{old}")
+            assert found.source(outer) == found.target(outer, 80) == ipaddress.IPv6Address(f"::ffff:{new}")
     if other not in table and getattr(other, "ipv4_mapped", None) is None:
-        assert found[other] == other
+        assert found.source(other) == other
 
 
 def test_a_swap_is_a_swap() -> None:
     """Each address is looked up once: what was given a new one is not mapped again."""
     swap = AddressMap({"10.0.0.1": "10.0.0.2", "10.0.0.2": "10.0.0.1"})
-    assert swap.text("10.0.0.1:80") == "10.0.0.2:80"
-    assert swap.text("10.0.0.2:80") == "10.0.0.1:80"
-    assert swap.text("*:80") == "*:80"
+    assert swap.source_text("10.0.0.1:80") == "10.0.0.2:80"
+    assert swap.source_text("10.0.0.2:80") == "10.0.0.1:80"
+    assert swap.source_text("*:80") == "*:80"
+
+
+def test_trees_of_one_node_that_are_parted() -> None:
+    """Both had 10.0.0.1; which one is meant tells the port."""
+    table = AddressMap({"10.0.0.1": "10.9.0.1"}, {"10.0.0.1": "10.9.0.1"}, {"10.0.0.1:4000": "10.9.0.2"})
+    old = ipaddress.ip_address("10.0.0.1")
+    assert str(table.source(old)) == "10.9.0.1"
+    assert str(table.target(old, 4000)) == "10.9.0.2"
+    assert str(table.target(ipaddress.ip_address("::ffff:10.0.0.1"), 4000)) == str(
+        ipaddress.ip_address("::ffff:10.9.0.2")
+    )
+    assert str(table.target(old, 4001)) == "10.9.0.1"
 
 
 def test_addresses_are_paired_by_family() -> None:
@@ -119,7 +132,7 @@ def test_a_skeleton_is_rewritten(tmp_path: Path) -> None:
 
 
 def test_rules_replace_an_earlier_table() -> None:
-    changes = AddressMap({"10.0.0.1": "10.9.0.1", "fd00::1": "fd09::1"}).changes
+    changes = AddressMap({"10.0.0.1": "10.9.0.1", "fd00::1": "fd09::1"}).moved
     lines = rules("cw-snapshot-6a-0", changes).splitlines()
     assert lines[:2] == ["add table ip cw-snapshot-6a-0", "delete table ip cw-snapshot-6a-0"]
     assert "add rule ip cw-snapshot-6a-0 output ip daddr 10.0.0.1 dnat to 10.9.0.1" in lines
