@@ -62,6 +62,8 @@ class ClusterJob:
     user: str = ""
     labels: dict[str, str] = field(default_factory=dict)
     restored_from: str = ""
+    former_addresses: dict[str, str] = field(default_factory=dict)
+    """Addresses of earlier allocations, and where they lead now (coordinator/placement.py)."""
 
 
 class ClusterJobs:

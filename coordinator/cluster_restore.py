@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -126,7 +126,7 @@ class _Restore:
 
     def plan(self) -> ClusterRestoreReport:
         with self._cluster.connect(self._nodes) as clients:
-            done, _ = self._conduct(clients, new_name("plan"), PLAN_ONLY, 0)
+            done = self._conduct(clients, new_name("plan"), PLAN_ONLY, 0, self._place(clients))
         self._report.node_facts = done.facts.get(Phase.PLAN, {})
         return self._report
 
@@ -145,10 +145,12 @@ class _Restore:
             restored_from=commit.snapshot,
         )
         with self._cluster.connect(self._nodes) as clients:
+            placement = self._place(clients)
+            record = replace(record, former_addresses=placement.former)
             # First: should we die, the next restore asks these nodes too.
             jobs.save(record)
             try:
-                done, _ = self._conduct(clients, operation, RESTORE, report.incarnation)
+                done = self._conduct(clients, operation, RESTORE, report.incarnation, placement)
             except BaseException:
                 if known is not None:
                     jobs.save(known)
@@ -167,8 +169,8 @@ class _Restore:
         operation: str,
         phases: tuple[Phase, ...],
         incarnation: int,
-    ) -> tuple[Conducted, Barrier]:
-        placement = self._place(clients)
+        placement: Placement,
+    ) -> Conducted:
         epoch = Epochs(self._settings.state_dir / "epochs.json").next(self._commit.job)
         barrier = Barrier(epoch, self._members, phases)
         begins = {
@@ -189,7 +191,7 @@ class _Restore:
             silent = conductor.settle(deadlines.GIVE_UP)
         if barrier.outcome is not Outcome.DONE:
             raise _failure(barrier, done, silent)
-        return done, barrier
+        return done
 
     def _place(self, clients: Mapping[str, AgentClient]) -> Placement:
         facts = answers_of(ask_all({node: client.describe for node, client in clients.items()}))
@@ -202,7 +204,8 @@ class _Restore:
             )
             for manifest in self._commit.nodes
         ]
-        placement = place(old, self._nodes, interfaces_of(facts))
+        former = (self._commit.summary.get("cluster_job") or {}).get("former_addresses", {})
+        placement = place(old, self._nodes, interfaces_of(facts), former)
         self._report.trees = [
             {"tree": t.tree, "from": t.old_node, "to": t.node, "addresses": t.own} for t in placement.trees
         ]
@@ -236,6 +239,7 @@ class _Restore:
                 own_addresses=placement.trees[tree].own,
                 peer_addresses=placement.peers,
                 endpoints=placement.endpoints,
+                former_addresses=placement.former,
                 files=self._request.files.value,
                 redirect_to=str(redirect) if redirect else "",
                 plan_only=phases is PLAN_ONLY,

@@ -158,7 +158,7 @@ class RestoreWork:
     def _go(self) -> dict[str, Any]:
         node, _ = self._restoring
         self._translated = True
-        old_addresses.install(self._table, self._addresses.moved)
+        old_addresses.install(self._table, self._begin.restore.former_addresses)
         return {"pid": node.go()}
 
     def _complete(self) -> dict[str, Any]:

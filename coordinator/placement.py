@@ -56,6 +56,9 @@ class Placement:
     """Every old address, and where it leads now: to the tree of the lowest number that had it."""
     endpoints: dict[str, str] = field(default_factory=dict)
     """ADDRESS:PORT, and the address now, where an old address was several trees' that were parted."""
+    former: dict[str, str] = field(default_factory=dict)
+    """Every address that a node of the job ever had, and where it leads now. Those that a node of the
+    job has now are left out: they mean that node."""
 
     def addresses(self, tree: int) -> AddressMap:
         return AddressMap(self.trees[tree].own, self.peers, self.endpoints)
@@ -74,11 +77,18 @@ def choose_nodes(trees: int, nodes: Sequence[str]) -> list[str]:
     return [node for at, node in enumerate(nodes) for _ in range(few + (at < more))]
 
 
-def place(old: Sequence[OldTree], nodes: Sequence[str], interfaces: Mapping[str, Interfaces]) -> Placement:
+def place(
+    old: Sequence[OldTree],
+    nodes: Sequence[str],
+    interfaces: Mapping[str, Interfaces],
+    former: Mapping[str, str] | None = None,
+) -> Placement:
     """Work out the addresses of a job on its new nodes.
 
     :param nodes: one for each tree.
     :param interfaces: of each new node.
+    :param former: `Placement.former` of the restore that made the job which was taken: it still knows
+        addresses of the allocation before, for example by its MASTER_ADDR.
     :raises PlacementError: an address that the job uses has no counterpart, or two trees on one node
         would have the same port.
     """
@@ -96,7 +106,9 @@ def place(old: Sequence[OldTree], nodes: Sequence[str], interfaces: Mapping[str,
             host, _, port = socket["local"].rpartition(":")
             if host in tree.own and tree.own[host] != peers[host]:
                 endpoints[f"{host}:{port}"] = tree.own[host]
-    placement = Placement(placed, peers, endpoints)
+    now_used = {a for node in nodes for addresses in interfaces[node].values() for a in addresses}
+    leads = {**{a: peers.get(then, then) for a, then in (former or {}).items()}, **peers}
+    placement = Placement(placed, peers, endpoints, {a: now for a, now in leads.items() if a not in now_used})
     if evidence := [*_unmapped(old, placement), *_collisions(old, placement)]:
         raise PlacementError(nodes=", ".join(dict.fromkeys(nodes)), evidence=evidence)
     return placement

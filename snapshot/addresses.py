@@ -76,11 +76,6 @@ class AddressMap:
         tables = (self._own, self._peers)
         return any(old != new for table in tables for old, new in table.items()) or bool(self._endpoints)
 
-    @property
-    def moved(self) -> dict[Address, Address]:
-        """Old addresses that lead to other ones now."""
-        return {old: new for old, new in self._peers.items() if old != new}
-
 
 def _parsed(table: Mapping[str, str]) -> dict[Address, Address]:
     return {ipaddress.ip_address(old): ipaddress.ip_address(new) for old, new in table.items()}

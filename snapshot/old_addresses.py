@@ -1,17 +1,18 @@
 """Connections that a restored job makes later to addresses of its earlier allocation.
 
 MASTER_ADDR in an environment, an address in some variable: they can't be rewritten. A table of nftables
-on the job's node sends what goes to an old address to the new one. Established connections are not
-concerned: their images were rewritten, and conntrack translates only what begins.
+on the job's node sends what goes to an old address to the new one. Established connections go to new
+addresses, for their images were rewritten; no new address may be translated, also where it was an old
+one of somebody else: conntrack takes up a connection in its middle as a new one.
 """
 
 from __future__ import annotations
 
+import ipaddress
 import subprocess
 from collections.abc import Mapping
 
 from cw_snapshot.errors import CwError, ExitCode
-from cw_snapshot.snapshot.addresses import Address
 
 
 class TranslationFailedError(CwError):
@@ -23,13 +24,14 @@ class TranslationFailedError(CwError):
     exit_code = ExitCode.ABORTED
 
 
-def rules(name: str, changes: Mapping[Address, Address]) -> str:
+def rules(name: str, leads: Mapping[str, str]) -> str:
     """The nft commands that make the table anew; pure. With nothing to translate they delete it."""
     lines = []
+    pairs = [(ipaddress.ip_address(old), ipaddress.ip_address(new)) for old, new in leads.items()]
     # The priority of destination nat; nft knows its name in prerouting only (nft(8)).
     for family, version, word in (("ip", 4, "ip"), ("ip6", 6, "ip6")):
         lines += [f"add table {family} {name}", f"delete table {family} {name}"]
-        found = {old: new for old, new in changes.items() if old.version == version}
+        found = {old: new for old, new in pairs if old.version == version}
         if not found:
             continue
         lines.append(f"add table {family} {name}")
@@ -48,14 +50,14 @@ def table_name(job: str, tree: int) -> str:
     return f"cw-snapshot-{job.encode().hex()}-{tree}"
 
 
-def install(name: str, changes: Mapping[Address, Address]) -> None:
+def install(name: str, leads: Mapping[str, str]) -> None:
     """Make the table in our network namespace; one of an earlier restore is replaced, in one step.
 
     :raises TranslationFailedError: it was not made; nothing changed.
     """
     try:
         done = subprocess.run(
-            ["nft", "-f", "-"], input=rules(name, changes), capture_output=True, text=True, check=False
+            ["nft", "-f", "-"], input=rules(name, leads), capture_output=True, text=True, check=False
         )
     except OSError as error:
         raise TranslationFailedError(why=error.strerror) from error

@@ -170,7 +170,7 @@ class BeginTake(_message.Message):
     def __init__(self, root: _Optional[int] = ..., stop: bool = ..., force: bool = ...) -> None: ...
 
 class BeginRestore(_message.Message):
-    __slots__ = ("manifest", "manifest_size", "snapshot", "incarnation", "record", "own_addresses", "peer_addresses", "endpoints", "files", "redirect_to", "plan_only")
+    __slots__ = ("manifest", "manifest_size", "snapshot", "incarnation", "record", "own_addresses", "peer_addresses", "endpoints", "files", "redirect_to", "plan_only", "former_addresses")
     class OwnAddressesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -192,6 +192,13 @@ class BeginRestore(_message.Message):
         key: str
         value: str
         def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    class FormerAddressesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
     MANIFEST_FIELD_NUMBER: _ClassVar[int]
     MANIFEST_SIZE_FIELD_NUMBER: _ClassVar[int]
     SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
@@ -203,6 +210,7 @@ class BeginRestore(_message.Message):
     FILES_FIELD_NUMBER: _ClassVar[int]
     REDIRECT_TO_FIELD_NUMBER: _ClassVar[int]
     PLAN_ONLY_FIELD_NUMBER: _ClassVar[int]
+    FORMER_ADDRESSES_FIELD_NUMBER: _ClassVar[int]
     manifest: str
     manifest_size: int
     snapshot: str
@@ -214,7 +222,8 @@ class BeginRestore(_message.Message):
     files: str
     redirect_to: str
     plan_only: bool
-    def __init__(self, manifest: _Optional[str] = ..., manifest_size: _Optional[int] = ..., snapshot: _Optional[str] = ..., incarnation: _Optional[int] = ..., record: _Optional[str] = ..., own_addresses: _Optional[_Mapping[str, str]] = ..., peer_addresses: _Optional[_Mapping[str, str]] = ..., endpoints: _Optional[_Mapping[str, str]] = ..., files: _Optional[str] = ..., redirect_to: _Optional[str] = ..., plan_only: bool = ...) -> None: ...
+    former_addresses: _containers.ScalarMap[str, str]
+    def __init__(self, manifest: _Optional[str] = ..., manifest_size: _Optional[int] = ..., snapshot: _Optional[str] = ..., incarnation: _Optional[int] = ..., record: _Optional[str] = ..., own_addresses: _Optional[_Mapping[str, str]] = ..., peer_addresses: _Optional[_Mapping[str, str]] = ..., endpoints: _Optional[_Mapping[str, str]] = ..., files: _Optional[str] = ..., redirect_to: _Optional[str] = ..., plan_only: bool = ..., former_addresses: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class Command(_message.Message):
     __slots__ = ("epoch", "phase")
