@@ -25,7 +25,7 @@ from cw_snapshot.snapshot import procfs
 from cw_snapshot.snapshot import tree as trees
 from cw_snapshot.snapshot.criu_binary import find_criu
 from cw_snapshot.snapshot.findings import Finding, Severity, refusals
-from cw_snapshot.snapshot.journal import Fault
+from cw_snapshot.snapshot.journal import Fault, PluginStats
 from cw_snapshot.snapshot.predict import Prediction, predict
 from cw_snapshot.snapshot.preflight import PreflightRefusedError
 from cw_snapshot.snapshot.shadow_pages import Stream
@@ -123,6 +123,7 @@ class TakeReport:
     processes: int = 0
     without_shadow: list[str] = field(default_factory=list)
     extra_memory_bytes: int = 0
+    criu: PluginStats | None = None
     stats: WriteStats = field(default_factory=WriteStats)
     durable_seconds: float = 0.0
     stopped_job: bool = False
@@ -138,6 +139,7 @@ class TakeReport:
             "processes": self.processes,
             "without_shadow": self.without_shadow,
             "extra_memory_bytes": self.extra_memory_bytes,
+            "criu": asdict(self.criu) if self.criu else None,
             "pages": asdict(self.stats),
             "durable_seconds": round(self.durable_seconds, 3),
             "stopped_job": self.stopped_job,
@@ -275,6 +277,7 @@ class _Take:
             self._report.pause_seconds = round(node.times.went, 6)
         self._report.times = node.times.to_json()
         self._report.without_shadow = list(node.without_shadow)
+        self._report.criu = node.plugin_stats
 
     def _writer(self, broker: LocalBroker) -> TreeWriter:
         usual = max(procfs.meminfo()["MemAvailable"] // _MEMORY_PARTS, _LEAST_MEMORY)

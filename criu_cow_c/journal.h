@@ -66,7 +66,8 @@ struct cw_journal_header {
 	uint64_t scans_answered; /* page scans answered without a walk ... */
 	uint64_t scans_walked;   /* ... and with one */
 	char criu_run_id[40]; /* in the name of criu's nftables table; empty = not known */
-	uint8_t reserved[8];
+	uint32_t reads_answered; /* the same for reads of the pagemap file, before Linux 6.7 */
+	uint32_t reads_walked;
 };
 
 struct cw_journal_entry {

@@ -98,6 +98,8 @@ static void plugin_exit(int stage, int ret)
 	journal.head->smaps_real = cw_vmflags_stats.real;
 	journal.head->scans_answered = cw_mask_stats.answered;
 	journal.head->scans_walked = cw_mask_stats.walked;
+	journal.head->reads_answered = (uint32_t)cw_mask_stats.reads_answered;
+	journal.head->reads_walked = (uint32_t)cw_mask_stats.reads_walked;
 	journal.head->phase = CW_PHASE_DONE;
 	cw_journal_unmap(&journal);
 }

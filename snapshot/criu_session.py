@@ -29,11 +29,6 @@ from cw_snapshot.snapshot.criu_binary import rpc
 _DATAGRAM_BYTES = 1 << 20
 _REAP_SECONDS = 10
 
-NO_BREAKPOINTS = {"CRIU_FAULT": "130"}
-"""Environment that makes criu single out its parasite's last system call by tracing and not by a
-hardware breakpoint (criu/include/fault-injection.h, FI_NO_BREAKPOINTS): removing a breakpoint
-waits for an RCU grace period of the kernel, 10-20 ms a process inside the pause."""
-
 
 class CriuFailedError(CwError):
     """criu could not {what}.

@@ -16,8 +16,8 @@ from cw_snapshot.errors import CwError, ExitCode
 
 _MAGIC = b"CWJRNL01"
 _VERSION = 1
-_HEADER = struct.Struct("<8sIIIIIIiIQQIIQQ")
-_HEADER_BYTES = 128
+_HEADER = struct.Struct("<8sIIIIIIiIQQIIQQ40sII")
+_HEADER_BYTES = _HEADER.size
 _ENTRY = struct.Struct("<iiiiiiQQQQ")
 _ENTRY_BYTES = 512
 _COUNT_AT = 12
@@ -100,9 +100,9 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class PluginStats:
-    """How the plugin spent its time, for reports and benchmarks."""
+    """What the library inside criu did, for reports, tests and benchmarks."""
 
-    seconds: float
+    shadow_seconds: float
     """From the first to the last shadow."""
     smaps_made: int
     """Lists of mappings that criu got without a page walk."""
@@ -110,6 +110,9 @@ class PluginStats:
     scans_answered: int
     """Page scans answered without a walk."""
     scans_walked: int
+    reads_answered: int
+    """The same for reads of the pagemap file, which take the place of scans before kernel 6.7."""
+    reads_walked: int
 
 
 class Journal:
@@ -136,7 +139,7 @@ class Journal:
         hold_ms = int(hold.total_seconds() * 1000)
         step, errno = (fault.step, fault.errno) if fault else (0, 0)
         head = (_MAGIC, _VERSION, 0, Decision.NONE, Phase.IDLE, hold_ms, step, errno)
-        _HEADER.pack_into(self._map, 0, *head, *[0] * 7)
+        _HEADER.pack_into(self._map, 0, *head, *[0] * 7, b"", 0, 0)
 
     def make_shadows_of(self, ns_pids: Sequence[int]) -> None:
         """Decide: the plugin is to make a shadow of each of these tasks.
@@ -173,7 +176,8 @@ class Journal:
 
     @property
     def stats(self) -> PluginStats:
-        begin, end, *counts = _HEADER.unpack_from(self._map, 0)[-6:]
+        begin, end, *counts = _HEADER.unpack_from(self._map, 0)[9:]
+        del counts[4]  # criu's id
         return PluginStats(max(0, end - begin) / 1e9, *counts)
 
     def close(self) -> None:

@@ -10,9 +10,10 @@ from __future__ import annotations
 import ctypes
 import errno
 import fcntl
+import mmap
 import os
 import struct
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import cache
 
 import numpy as np
@@ -37,10 +38,15 @@ _REGIONS = 32768
 _PM_PRESENT = 1 << 63
 _PM_SWAPPED = 1 << 62
 _PM_FILE = 1 << 61
+_PM_GUARD = 1 << 58
+"""Since 6.15, as above."""
 _PM_FRAME = (1 << 55) - 1
 """Page frame number of a present page; 0 without CAP_SYS_ADMIN."""
 _FALLBACK_PAGES = 1 << 17
 """Pages read from the pagemap file at once, 8 bytes each."""
+
+Entries = npt.NDArray[np.uint64]
+"""Of the pagemap file, one a page."""
 
 Runs = list[tuple[int, int]]
 """(start address, bytes), ascending."""
@@ -70,9 +76,16 @@ def _ioctl(
     return count, _ARG.unpack(arg)[_WALK_END_AT]
 
 
+def scan_is_switched_off() -> bool:
+    """Test switch: we, and criu, find a kernel without PAGEMAP_SCAN, as before 6.7."""
+    return bool(os.environ.get("CW_SNAPSHOT_TEST_NO_PAGEMAP_SCAN"))
+
+
 @cache
 def supported_categories() -> int:
     """Categories this kernel knows: 0 without PAGEMAP_SCAN, else the bits used here."""
+    if scan_is_switched_off():
+        return 0
     vector = np.empty((1, 3), np.uint64)
     page = ctypes.create_string_buffer(2 * PAGE_SIZE)
     start = -(-ctypes.addressof(page) // PAGE_SIZE) * PAGE_SIZE
@@ -89,6 +102,22 @@ def supported_categories() -> int:
         return 0
     finally:
         os.close(fd)
+
+
+def scan_finds_guards() -> bool:
+    """Whether criu can find guard regions: it knows no other way (criu/mem.c, collect_madv_guards)."""
+    return bool(supported_categories() & _IS_GUARD)
+
+
+@cache
+def _zero_frame() -> int:
+    """Frame of the page that every untouched but read page of anonymous memory shows; 0 without
+    CAP_SYS_ADMIN. (The huge one has the file bit.)"""
+    untouched = mmap.mmap(-1, PAGE_SIZE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    _ = untouched[0]
+    address = ctypes.addressof(ctypes.c_char.from_buffer(untouched))
+    with Pagemap(os.getpid()) as pagemap:
+        return int(pagemap.frames([(address, PAGE_SIZE)])[0])
 
 
 def _merged(regions: npt.NDArray[np.uint64]) -> Runs:
@@ -160,15 +189,15 @@ class Pagemap:
         """Runs of pages that a private mapping does not share with its file and that are not
         untouched zero pages. Guard regions are left out."""
         if not self._categories:
-            return self._from_file(start, end)
+            return self._from_file(start, end, _is_private)
         excluded = _IS_FILE | _IS_PFNZERO | (self._categories & _IS_GUARD)
         return self._scan(start, end, excluded, _IS_PRESENT | _IS_SWAPPED)
 
     def guards(self, start: int, end: int) -> Runs:
         """Guard regions (MADV_GUARD_INSTALL); none where the kernel has no such thing."""
-        if not self._categories & _IS_GUARD:
-            return []
-        return self._scan(start, end, 0, _IS_GUARD)
+        if self._categories:
+            return self._scan(start, end, 0, _IS_GUARD) if self._categories & _IS_GUARD else []
+        return self._from_file(start, end, lambda entries: entries & np.uint64(_PM_GUARD) != 0)
 
     def frames(self, runs: Runs) -> npt.NDArray[np.uint64]:
         """Page frame number of every page of some runs; 0 where it has none, as in swap."""
@@ -196,17 +225,25 @@ class Pagemap:
             runs += _merged(self._vector[:count])
         return join(runs)
 
-    def _from_file(self, start: int, end: int) -> Runs:
+    def _from_file(self, start: int, end: int, wanted: Callable[[Entries], npt.NDArray[np.bool_]]) -> Runs:
         runs: Runs = []
         while start < end:
             pages = min((end - start) // PAGE_SIZE, _FALLBACK_PAGES)
             data = os.pread(self._fd, pages * 8, start // PAGE_SIZE * 8)
             if len(data) < pages * 8:
                 raise ProcessGoneError(pid=self._pid)
-            entries = np.frombuffer(data, np.uint64)
-            has_content = (entries & np.uint64(_PM_PRESENT | _PM_SWAPPED)) != 0
-            own = has_content & ((entries & np.uint64(_PM_FILE)) == 0)
-            at = start + np.flatnonzero(own).astype(np.uint64) * np.uint64(PAGE_SIZE)
-            runs += _merged(np.stack([at, at + np.uint64(PAGE_SIZE)], axis=1))
+            found = np.flatnonzero(wanted(np.frombuffer(data, np.uint64)))
+            runs += runs_of(start + found.astype(np.uint64) * np.uint64(PAGE_SIZE))
             start += pages * PAGE_SIZE
         return join(runs)
+
+
+def _is_private(entries: Entries) -> npt.NDArray[np.bool_]:
+    """Which entries of the pagemap file are pages that :meth:`Pagemap.private_pages` names."""
+    present = entries & np.uint64(_PM_PRESENT) != 0
+    swapped = entries & np.uint64(_PM_SWAPPED) != 0
+    others = entries & np.uint64(_PM_FILE | _PM_GUARD) != 0
+    zero = np.uint64(_zero_frame())
+    untouched = present & (zero != 0) & (entries & np.uint64(_PM_FRAME) == zero)
+    private: npt.NDArray[np.bool_] = (present | swapped) & ~others & ~untouched
+    return private

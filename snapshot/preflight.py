@@ -15,7 +15,7 @@ from cw_snapshot.errors import CwError, ExitCode
 from cw_snapshot.snapshot import carried_files, procfs, surroundings
 from cw_snapshot.snapshot.criu_binary import Criu
 from cw_snapshot.snapshot.findings import Finding, Severity
-from cw_snapshot.snapshot.pagemap import Pagemap
+from cw_snapshot.snapshot.pagemap import Pagemap, scan_finds_guards
 from cw_snapshot.snapshot.procfs import Descriptor, Mapping, ProcessGoneError
 from cw_snapshot.snapshot.socket_peers import (
     SOCK_STREAM,
@@ -131,7 +131,7 @@ def _about_process(one: ProcessFacts, criu: Criu) -> Iterator[Finding]:
     yield from surroundings.deleted_links(who, one.member.pid, one.descriptors, one.mappings)
     yield from _about_files_in_memory(one, who)
     yield from _about_state(one, who)
-    if not criu.dumps_guards:
+    if not (criu.dumps_guards and scan_finds_guards()):
         yield from _about_guards(one, who, criu)
 
 

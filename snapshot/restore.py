@@ -27,8 +27,8 @@ from typing import Any
 from cw_snapshot.errors import CwError, ExitCode
 from cw_snapshot.snapshot import family_images, ghosts, images, listening, platform_facts, procfs, tree
 from cw_snapshot.snapshot.criu_binary import Criu
-from cw_snapshot.snapshot.criu_session import NO_BREAKPOINTS, CriuSession, RestoringCriuDiedError
-from cw_snapshot.snapshot.dump_options import LOG_LEVEL, restore_options
+from cw_snapshot.snapshot.criu_session import CriuSession, RestoringCriuDiedError
+from cw_snapshot.snapshot.dump_options import LOG_LEVEL, NO_BREAKPOINTS, restore_options
 from cw_snapshot.snapshot.file_evidence import FileRecord
 from cw_snapshot.snapshot.file_restore import (
     PourFile,

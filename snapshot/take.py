@@ -36,20 +36,19 @@ from cw_snapshot.snapshot import (
 from cw_snapshot.snapshot import tree as trees
 from cw_snapshot.snapshot.criu_binary import Criu
 from cw_snapshot.snapshot.criu_session import (
-    NO_BREAKPOINTS,
     Callback,
     CriuSession,
     CriuTimeoutError,
     start_criu,
 )
-from cw_snapshot.snapshot.dump_options import LOG_LEVEL, dump_options
+from cw_snapshot.snapshot.dump_options import LOG_LEVEL, dump_environment, dump_options
 from cw_snapshot.snapshot.entering import entrance
 from cw_snapshot.snapshot.file_evidence import StopEvidence
 from cw_snapshot.snapshot.findings import Finding
 from cw_snapshot.snapshot.guard import Guard, NoGuardError, put_right, refuse_overlap
 from cw_snapshot.snapshot.image_streams import image_streams
 from cw_snapshot.snapshot.journal import Fault, Journal, PluginStats, State
-from cw_snapshot.snapshot.native import plugin_dir, plugin_path
+from cw_snapshot.snapshot.native import plugin_path
 from cw_snapshot.snapshot.phases import Limits, PauseTimes
 from cw_snapshot.snapshot.shadow_pages import ShadowPages, Stream
 from cw_snapshot.snapshot.task_memory import TaskMemory
@@ -169,17 +168,10 @@ class NodeTake:
         self._hold = ours
         images_fd = os.open(self._images, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            environment = {
-                **way.environment(self._images),
-                **NO_BREAKPOINTS,
-                "CRIU_LIBS_DIR": str(plugin_dir()),
-                "CW_COW_JOURNAL": str(self._journal.fd),
-                "CW_COW_VMFLAGS": str(flags_fd),
-                "CW_COW_HOLD": str(theirs.fileno()),
-            }
+            told = dump_environment(journal=self._journal.fd, flags=flags_fd, hold=theirs.fileno())
             self._session = start_criu(
                 way.command(self._criu, plugin_path()),
-                environment=environment,
+                environment=way.environment(self._images) | told,
                 pass_fds=[images_fd, self._journal.fd, flags_fd, theirs.fileno()],
                 what="dump the job",
                 log=self._images / "dump.log",

@@ -235,6 +235,11 @@ int main(int argc, char **argv)
 			guard_region = regions - 1;
 			if (madvise(region[guard_region].start + SIZE, SIZE, MADV_GUARD_INSTALL_NR))
 				return 4;
+			/* And in a mapping that is read while the job is stopped. */
+			add("guarded-dontfork", map(2 * SIZE, MAP_PRIVATE | MAP_ANONYMOUS), SIZE);
+			if (madvise(region[regions - 1].start, 2 * SIZE, MADV_DONTFORK) ||
+			    madvise(region[regions - 1].start + SIZE, SIZE, MADV_GUARD_INSTALL_NR))
+				return 4;
 		}
 	}
 	pthread_create(&thread, NULL, thread_with_stack, NULL);

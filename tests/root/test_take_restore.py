@@ -14,6 +14,7 @@ from tests.engine import COUNTER, Engine, consecutive, eventually, shadows_of, s
 pytestmark = pytest.mark.root
 
 
+@pytest.mark.every_criu
 def test_goes_on_after_the_take_and_comes_back_where_it_was(engine: Engine) -> None:
     engine.counter()
     report = engine.take("counter")
@@ -40,6 +41,7 @@ def test_an_idle_job_costs_no_extra_memory(engine: Engine) -> None:
     assert engine.take("idle")["extra_memory_bytes"] < 2 << 20
 
 
+@pytest.mark.every_criu
 def test_take_restore_take_restore(engine: Engine) -> None:
     engine.counter()
     for generation in range(1, 4):
@@ -113,6 +115,7 @@ def test_a_tree_that_we_did_not_start(engine: Engine) -> None:
     assert consecutive(log.read_text().splitlines()[before:])
 
 
+@pytest.mark.every_criu
 def test_stopped_tasks_stay_stopped(engine: Engine) -> None:
     engine.job("sleeper", ["sh", "-c", "sleep 1000 & kill -STOP $!; while :; do date +%N; sleep 0.05; done"])
     engine.wait_lines("sleeper", 3)

@@ -47,6 +47,7 @@ def compare(found: list[str], reference: list[str]) -> int:
     return len(found) - len(reference)
 
 
+@pytest.mark.every_criu
 def test_losses_are_identical_after_kill_and_restore(
     engine: Engine, undisturbed: dict[int, list[str]]
 ) -> None:
