@@ -2,6 +2,7 @@
  *
  * usage: mask_driver scan PID START END [ANYOF] [ROOM]    numbers in hexadecimal
  *        mask_driver read PID START END
+ *        mask_driver open PATH                            exit status 1 when that fails
  *
  * Prints "START END" of every region found, or of every page with an entry, then
  * "answered A walked W passed P reads-answered A reads-walked W end E".
@@ -69,6 +70,12 @@ int main(int argc, char **argv)
 {
 	char path[40];
 
+	if (argc == 3 && !strcmp(argv[1], "open")) {
+		if (open(argv[2], O_RDWR | O_CREAT, 0600) >= 0)
+			return 0;
+		perror("open");
+		return 1;
+	}
 	if (argc < 5)
 		return 2;
 	snprintf(path, sizeof(path), "/proc/%s/pagemap", argv[2]);

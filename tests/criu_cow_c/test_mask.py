@@ -48,13 +48,17 @@ def job() -> Iterator[Job]:
     process.wait()
 
 
+def environment_of(*, active: bool, old: bool) -> dict[str, str]:
+    environment = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
+    environment |= {"CW_COW_JOURNAL": "0"} if active else {}
+    return environment | ({"CW_COW_TEST_NO_PAGEMAP_SCAN": "1"} if old else {})
+
+
 def ask(
     driver: Path, job: Job, how: str, start: int, end: int, *more: int, active: bool = True, old: bool = False
 ) -> tuple[list[range], dict[str, int]]:
     """Ranges of pages found by "scan" or "read", and what the mask has counted."""
-    environment = {**os.environ, **({"CW_COW_JOURNAL": "0"} if active else {})}
-    environment |= {"CW_COW_TEST_NO_PAGEMAP_SCAN": "1"} if old else {}
-    environment.pop("LD_PRELOAD", None)
+    environment = environment_of(active=active, old=old)
     words = [how, str(job.pid), *(f"{n:x}" for n in (job.at(start), job.at(end), *more))]
     done = subprocess.run([driver, *words], capture_output=True, text=True, env=environment, check=False)
     assert done.returncode == 0, done.stderr
@@ -106,6 +110,22 @@ def test_the_switch_answers_as_an_old_kernel_does(drivers: dict[str, Path], job:
     with pytest.raises(AssertionError, match="Inappropriate ioctl for device"):
         ask(drivers["mask"], job, "scan", 0, 8, old=True)
     assert ask(drivers["mask"], job, "read", 0, 8, old=True) == ([], {"reads-answered": 1})
+
+
+@pytest.mark.parametrize("name", ["criu.kdat", "criu.kdat.tmp", "kdat"])
+def test_the_switch_hides_what_criu_knows_of_the_kernel(
+    drivers: dict[str, Path], tmp_path: Path, name: str
+) -> None:
+    """Neither is a file believed that another criu wrote, nor one written that others would believe."""
+    for active, old in ((True, False), (False, True), (True, True)):
+        done = subprocess.run(
+            [drivers["mask"], "open", tmp_path / name],
+            env=environment_of(active=active, old=old),
+            stderr=subprocess.PIPE,
+            check=False,
+        )
+        hidden = active and old and name != "kdat"
+        assert done.returncode == hidden, done.stderr
 
 
 def flags_of(text: str) -> dict[str, str]:
