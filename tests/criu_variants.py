@@ -76,8 +76,8 @@ def header() -> list[str]:
         try:
             criu = criu_of(variant)
             lines.append(f"{variant.name}: criu {criu.version_text} at {criu.binary}")
-        except CwError as error:
-            lines.append(f"{variant.name}: {error.message}")
+        except (CwError, AssertionError) as error:
+            lines.append(f"{variant.name}: {error}")
     return lines
 
 
