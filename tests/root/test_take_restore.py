@@ -132,8 +132,13 @@ def test_stopped_tasks_stay_stopped(engine: Engine) -> None:
 
 def test_a_job_that_ends_while_its_shadow_is_read(engine: Engine) -> None:
     """The snapshot of a job that crashes right after the pause is the one that is needed."""
-    work = "x = bytearray(range(256)) * (1 << 20); print(0, flush=True); time.sleep(3); print(len(x))"
-    code = f"import time; {work}"
+    end = engine.folder / "end"
+    code = f"""if True:
+        import os, time
+        x = bytearray(range(256)) * (1 << 20)
+        print(0)
+        while not os.path.exists({str(end)!r}): time.sleep(0.02)
+        print(len(x))"""
     engine.job("short", [sys.executable, "-u", "-c", code])
     eventually("it began", lambda: engine.log("short") == ["0"])
     process = engine.start("take", "short", stdout=-3, stderr=-3)
@@ -142,6 +147,7 @@ def test_a_job_that_ends_while_its_shadow_is_read(engine: Engine) -> None:
     assert process.wait(60) == 0
     assert engine.run("wait", "short").code == 128 + signal.SIGKILL
     engine.assert_clean()
+    end.touch()
     engine.restore("latest:short")
     engine.ok("wait", "short")
     assert engine.log("short") == ["0", str(256 << 20)]
