@@ -180,18 +180,25 @@ def take(
     check_identity("job id", request.job)
     if request.name is not None:
         check_identity("snapshot name", request.name)
+    details = {
+        "root": request.root,
+        "stop": request.stop,
+        "name": request.name,
+        "force": request.force,
+        "settings": settings.to_json(),
+    }
     with (
         exclusive(store.lock_path(request.job), request.job),
         interruptible(),
-        operation(
-            settings.state_dir, "take", request.job, {"stop": request.stop, "name": request.name}
-        ) as op,
+        operation(settings.state_dir, "take", request.job, details) as op,
     ):
+        taking = _Take(request, repository, settings, progress, op)
         try:
-            report = _Take(request, repository, settings, progress, op).run()
+            report = taking.run()
         except InterruptedBySignalError as error:
             raise TakeAbortedError(cause=error.message, fix="take again.") from error
-        op.result = report.to_json()
+        finally:
+            op.result = taking.report.to_json()
     if op.unwritten:
         report.findings.append(Finding("record", Severity.WARNING, op.unwritten))
     return report
@@ -213,7 +220,8 @@ class _Take:
         self._settings = settings
         self._progress = progress
         self._op = op
-        self._report = TakeReport(request.job)
+        self.report = TakeReport(request.job)
+        """What is known so far, also when it fails."""
         self._begun = time.monotonic()
         self._went = False
         self._root_start = 0
@@ -222,7 +230,7 @@ class _Take:
         """Bytes to store."""
 
     def run(self) -> TakeReport:
-        report = self._report
+        report = self.report
         self._progress.phase("preflight")
         recover_dead_operations()
         # First: a store that does not answer, or too little memory, must cost the job nothing.
@@ -248,7 +256,7 @@ class _Take:
         return report
 
     def _checked_node(self) -> NodeTake:
-        request, report = self._request, self._report
+        request, report = self._request, self.report
         tree = trees.find(request.root)
         self._root_start = procfs.read_stat(tree.root.pid).starttime
         report.predicted = predict(tree)
@@ -265,16 +273,18 @@ class _Take:
 
     def _pause(self, node: NodeTake) -> None:
         self._progress.phase("pause")
-        node.open()
-        node.stop()
-        node.skeleton()
-        node.shadow()
-        if not self._request.stop:
-            node.go()
-            self._went = True
-            self._report.pause_seconds = round(node.times.went, 6)
-        self._report.times = node.times.to_json()
-        self._report.without_shadow = list(node.without_shadow)
+        try:
+            node.open()
+            node.stop()
+            node.skeleton()
+            node.shadow()
+            if not self._request.stop:
+                node.go()
+                self._went = True
+                self.report.pause_seconds = round(node.times.went, 6)
+        finally:
+            self.report.times = node.times.to_json()
+        self.report.without_shadow = list(node.without_shadow)
 
     def _writer(self, broker: LocalBroker) -> TreeWriter:
         usual = max(procfs.meminfo()["MemAvailable"] // _MEMORY_PARTS, _LEAST_MEMORY)
@@ -293,8 +303,8 @@ class _Take:
         self._total = sum(size for stream in streams for _, size in stream.source.runs())
         self._add_all(writer, streams)
         manifest = writer.finish(node.metadata())
-        self._report.stats = writer.stats
-        self._report.extra_memory_bytes = node.extra_memory_bytes
+        self.report.stats = writer.stats
+        self.report.extra_memory_bytes = node.extra_memory_bytes
         return manifest
 
     def _add_all(self, writer: TreeWriter, streams: list[Stream]) -> None:
@@ -314,10 +324,10 @@ class _Take:
     def _commit(self, manifest: ManifestRef) -> Commit:
         self._progress.phase("commit")
         record = self._request.record
-        report = self._report.to_json()
+        report = self.report.to_json()
         summary = {
             "take": {key: report[key] for key in ("pause_seconds", "pause_parts_seconds", "pages")},
-            "processes": self._report.processes,
+            "processes": self.report.processes,
             # A restore asks whether it still lives.
             "original": {
                 "pid": self._request.root,
@@ -340,7 +350,7 @@ class _Take:
         if self._request.record is not None:
             kill_root(self._request.record)
         trees.kill(node.tree.members)
-        self._report.stopped_job = True
+        self.report.stopped_job = True
 
     def _give_up(self, node: NodeTake, error: BaseException) -> None:
         """Undo, and say in the error how the job stands."""
@@ -351,9 +361,9 @@ class _Take:
             error = worse
         if isinstance(error, OSError):
             error = SystemFailedError(error)
-        if self._report.snapshot:
+        if self.report.snapshot:
             if isinstance(error, CwError):
-                error.evidence.append(f"the snapshot {self._report.snapshot} is durable")
+                error.evidence.append(f"the snapshot {self.report.snapshot} is durable")
             raise error
         if self._job_ended():
             cause = error.message if isinstance(error, CwError) else f"{type(error).__name__}: {error}"

@@ -26,6 +26,7 @@ from cw_snapshot.errors import CwError, UsageError
 from cw_snapshot.snapshot import procfs
 from cw_snapshot.snapshot.findings import Finding, Severity
 from cw_snapshot.snapshot.guard import JobHarmedError
+from cw_snapshot.snapshot.phases import PauseTimes
 
 
 class Node:
@@ -33,6 +34,7 @@ class Node:
 
     log = None
     aborted = 0
+    times = PauseTimes()
 
     def __init__(self, error: CwError, worse: CwError | None = None) -> None:
         self._error = error
