@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
@@ -19,11 +20,12 @@ from cw_snapshot.coordinator.operations import Operation, operation
 from cw_snapshot.coordinator.priority import yield_to_job
 from cw_snapshot.coordinator.settings import Settings
 from cw_snapshot.coordinator.signals import InterruptedBySignalError, ignore_signals, interruptible
-from cw_snapshot.coordinator.state import exclusive
+from cw_snapshot.coordinator.state import exclusive, read_json
 from cw_snapshot.errors import CwError, ExitCode, InternalError, SystemFailedError
 from cw_snapshot.snapshot import procfs
 from cw_snapshot.snapshot import tree as trees
 from cw_snapshot.snapshot.criu_binary import find_criu
+from cw_snapshot.snapshot.criu_session import CriuDiedError
 from cw_snapshot.snapshot.findings import Finding, Severity, refusals
 from cw_snapshot.snapshot.journal import Fault
 from cw_snapshot.snapshot.predict import Prediction, predict
@@ -355,9 +357,11 @@ class _Take:
     def _give_up(self, node: NodeTake, error: BaseException) -> None:
         """Undo, and say in the error how the job stands."""
         self._op.keep_log(node.log, error)
+        criu_died = isinstance(error, CriuDiedError)
         try:
             node.abort()
         except CwError as worse:
+            criu_died |= isinstance(worse, CriuDiedError)
             error = worse
         if isinstance(error, OSError):
             error = SystemFailedError(error)
@@ -366,6 +370,9 @@ class _Take:
                 error.evidence.append(f"the snapshot {self.report.snapshot} is durable")
             raise error
         if self._job_ended():
+            if criu_died and isinstance(error, CwError) and not self._ended_by_somebody():
+                error.evidence.append("the job has ended")
+                raise error
             cause = error.message if isinstance(error, CwError) else f"{type(error).__name__}: {error}"
             raise JobEndedError(cause=cause, evidence=getattr(error, "evidence", [])) from error
         if not isinstance(error, CwError):
@@ -385,3 +392,9 @@ class _Take:
         except procfs.ProcessGoneError:
             return True
         return root.starttime != self._root_start or root.state in "ZX"
+
+    def _ended_by_somebody(self) -> bool:
+        """Whether the job was ended on purpose, and its criu with it: not by what a dying criu does."""
+        record = self._request.record
+        status = read_json(Path(record.status)) if record else None
+        return record is not None and (status is None or status["signal"] in (signal.SIGKILL, signal.SIGTERM))

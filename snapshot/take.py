@@ -38,6 +38,7 @@ from cw_snapshot.snapshot.criu_binary import Criu
 from cw_snapshot.snapshot.criu_session import (
     NO_BREAKPOINTS,
     Callback,
+    CriuDiedError,
     CriuSession,
     CriuTimeoutError,
     start_criu,
@@ -378,9 +379,12 @@ class NodeTake:
         try:
             session.give_up(self._limits.give_up)
             session.close()
-        except CwError:
+        except CriuDiedError:
             session.kill()
             raise
+        except CwError as error:
+            session.kill()  # it did not give up in time
+            raise session.death() from error
         finally:
             # A dead criu leaves sockets in repair mode, a table that drops packets, changed tasks.
             self._to_repair |= session.died
