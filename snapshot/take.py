@@ -145,6 +145,7 @@ class NodeTake:
 
     def open(self) -> None:
         """Start criu and hold it at pre-dump; look at what is slow to look at."""
+        images.load_messages()
         with entry_lock():
             refuse_overlap(self.tree)
             self._work = work = WorkFolder(self._name)
