@@ -27,6 +27,7 @@ COMMANDS = {
     "verify": "check that a snapshot can be read back",
     "rm": "delete snapshots",
     "repo": "create a repository",
+    "report": "bundle what a bug report needs",
 }
 """Each command is the attribute `<name>_command` of its module `<name>_cmd`, imported when used."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
@@ -19,11 +20,12 @@ from cw_snapshot.coordinator.operations import Operation, operation
 from cw_snapshot.coordinator.priority import yield_to_job
 from cw_snapshot.coordinator.settings import Settings
 from cw_snapshot.coordinator.signals import InterruptedBySignalError, ignore_signals, interruptible
-from cw_snapshot.coordinator.state import exclusive
+from cw_snapshot.coordinator.state import exclusive, read_json
 from cw_snapshot.errors import CwError, ExitCode, InternalError, SystemFailedError
 from cw_snapshot.snapshot import procfs
 from cw_snapshot.snapshot import tree as trees
 from cw_snapshot.snapshot.criu_binary import find_criu
+from cw_snapshot.snapshot.criu_session import CriuDiedError
 from cw_snapshot.snapshot.findings import Finding, Severity, refusals
 from cw_snapshot.snapshot.journal import Fault, PluginStats
 from cw_snapshot.snapshot.predict import Prediction, predict
@@ -182,18 +184,25 @@ def take(
     check_identity("job id", request.job)
     if request.name is not None:
         check_identity("snapshot name", request.name)
+    details = {
+        "root": request.root,
+        "stop": request.stop,
+        "name": request.name,
+        "force": request.force,
+        "settings": settings.to_json(),
+    }
     with (
         exclusive(store.lock_path(request.job), request.job),
         interruptible(),
-        operation(
-            settings.state_dir, "take", request.job, {"stop": request.stop, "name": request.name}
-        ) as op,
+        operation(settings.state_dir, "take", request.job, details) as op,
     ):
+        taking = _Take(request, repository, settings, progress, op)
         try:
-            report = _Take(request, repository, settings, progress, op).run()
+            report = taking.run()
         except InterruptedBySignalError as error:
             raise TakeAbortedError(cause=error.message, fix="take again.") from error
-        op.result = report.to_json()
+        finally:
+            op.result = taking.report.to_json()
     if op.unwritten:
         report.findings.append(Finding("record", Severity.WARNING, op.unwritten))
     return report
@@ -215,7 +224,8 @@ class _Take:
         self._settings = settings
         self._progress = progress
         self._op = op
-        self._report = TakeReport(request.job)
+        self.report = TakeReport(request.job)
+        """What is known so far, also when it fails."""
         self._begun = time.monotonic()
         self._went = False
         self._root_start = 0
@@ -224,7 +234,7 @@ class _Take:
         """Bytes to store."""
 
     def run(self) -> TakeReport:
-        report = self._report
+        report = self.report
         self._progress.phase("preflight")
         recover_dead_operations()
         # First: a store that does not answer, or too little memory, must cost the job nothing.
@@ -250,7 +260,7 @@ class _Take:
         return report
 
     def _checked_node(self) -> NodeTake:
-        request, report = self._request, self._report
+        request, report = self._request, self.report
         tree = trees.find(request.root)
         self._root_start = procfs.read_stat(tree.root.pid).starttime
         report.predicted = predict(tree)
@@ -267,17 +277,19 @@ class _Take:
 
     def _pause(self, node: NodeTake) -> None:
         self._progress.phase("pause")
-        node.open()
-        node.stop()
-        node.skeleton()
-        node.shadow()
-        if not self._request.stop:
-            node.go()
-            self._went = True
-            self._report.pause_seconds = round(node.times.went, 6)
-        self._report.times = node.times.to_json()
-        self._report.without_shadow = list(node.without_shadow)
-        self._report.criu = node.plugin_stats
+        try:
+            node.open()
+            node.stop()
+            node.skeleton()
+            node.shadow()
+            if not self._request.stop:
+                node.go()
+                self._went = True
+                self.report.pause_seconds = round(node.times.went, 6)
+        finally:
+            self.report.times = node.times.to_json()
+        self.report.without_shadow = list(node.without_shadow)
+        self.report.criu = node.plugin_stats
 
     def _writer(self, broker: LocalBroker) -> TreeWriter:
         usual = max(procfs.meminfo()["MemAvailable"] // _MEMORY_PARTS, _LEAST_MEMORY)
@@ -296,8 +308,8 @@ class _Take:
         self._total = sum(size for stream in streams for _, size in stream.source.runs())
         self._add_all(writer, streams)
         manifest = writer.finish(node.metadata())
-        self._report.stats = writer.stats
-        self._report.extra_memory_bytes = node.extra_memory_bytes
+        self.report.stats = writer.stats
+        self.report.extra_memory_bytes = node.extra_memory_bytes
         return manifest
 
     def _add_all(self, writer: TreeWriter, streams: list[Stream]) -> None:
@@ -317,10 +329,10 @@ class _Take:
     def _commit(self, manifest: ManifestRef) -> Commit:
         self._progress.phase("commit")
         record = self._request.record
-        report = self._report.to_json()
+        report = self.report.to_json()
         summary = {
             "take": {key: report[key] for key in ("pause_seconds", "pause_parts_seconds", "pages")},
-            "processes": self._report.processes,
+            "processes": self.report.processes,
             # A restore asks whether it still lives.
             "original": {
                 "pid": self._request.root,
@@ -343,22 +355,27 @@ class _Take:
         if self._request.record is not None:
             kill_root(self._request.record)
         trees.kill(node.tree.members)
-        self._report.stopped_job = True
+        self.report.stopped_job = True
 
     def _give_up(self, node: NodeTake, error: BaseException) -> None:
         """Undo, and say in the error how the job stands."""
         self._op.keep_log(node.log, error)
+        criu_died = isinstance(error, CriuDiedError)
         try:
             node.abort()
         except CwError as worse:
+            criu_died |= isinstance(worse, CriuDiedError)
             error = worse
         if isinstance(error, OSError):
             error = SystemFailedError(error)
-        if self._report.snapshot:
+        if self.report.snapshot:
             if isinstance(error, CwError):
-                error.evidence.append(f"the snapshot {self._report.snapshot} is durable")
+                error.evidence.append(f"the snapshot {self.report.snapshot} is durable")
             raise error
         if self._job_ended():
+            if criu_died and isinstance(error, CwError) and not self._ended_by_somebody():
+                error.evidence.append("the job has ended")
+                raise error
             cause = error.message if isinstance(error, CwError) else f"{type(error).__name__}: {error}"
             raise JobEndedError(cause=cause, evidence=getattr(error, "evidence", [])) from error
         if not isinstance(error, CwError):
@@ -378,3 +395,9 @@ class _Take:
         except procfs.ProcessGoneError:
             return True
         return root.starttime != self._root_start or root.state in "ZX"
+
+    def _ended_by_somebody(self) -> bool:
+        """Whether the job was ended on purpose, and its criu with it: not by what a dying criu does."""
+        record = self._request.record
+        status = read_json(Path(record.status)) if record else None
+        return record is not None and (status is None or status["signal"] in (signal.SIGKILL, signal.SIGTERM))

@@ -171,7 +171,7 @@ class Pagemap:
         self._pid = pid
         try:
             self._fd = os.open(f"/proc/{pid}/pagemap", os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError as error:
+        except (FileNotFoundError, ProcessLookupError) as error:  # ESRCH: a zombie has no memory
             raise ProcessGoneError(pid=pid) from error
         self._categories = supported_categories() if use_scan else 0
         self._vector = np.empty((_REGIONS, 3), np.uint64)

@@ -37,6 +37,7 @@ from cw_snapshot.snapshot import tree as trees
 from cw_snapshot.snapshot.criu_binary import Criu
 from cw_snapshot.snapshot.criu_session import (
     Callback,
+    CriuDiedError,
     CriuSession,
     CriuTimeoutError,
     start_criu,
@@ -143,6 +144,7 @@ class NodeTake:
 
     def open(self) -> None:
         """Start criu and hold it at pre-dump; look at what is slow to look at."""
+        images.load_messages()
         with entry_lock():
             refuse_overlap(self.tree)
             self._work = work = WorkFolder(self._name)
@@ -370,9 +372,12 @@ class NodeTake:
         try:
             session.give_up(self._limits.give_up)
             session.close()
-        except CwError:
+        except CriuDiedError:
             session.kill()
             raise
+        except CwError as error:
+            session.kill()  # it did not give up in time
+            raise session.death() from error
         finally:
             # A dead criu leaves sockets in repair mode, a table that drops packets, changed tasks.
             self._to_repair |= session.died

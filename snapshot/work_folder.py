@@ -20,11 +20,16 @@ GUARD_FILE = "guard"
 """Says what is going on; without it the operation has ended."""
 
 
+def work_folder_of(name: str) -> Path:
+    """Where the work folder of an operation is while it is under way."""
+    return _PARENT / f"{_PREFIX}{name}"
+
+
 class WorkFolder:
     """A new folder of ours, 0700."""
 
     def __init__(self, name: str) -> None:
-        self.path = _PARENT / f"{_PREFIX}{name}"
+        self.path = work_folder_of(name)
         self.path.mkdir(mode=0o700)
         self._fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         fcntl.flock(self._fd, fcntl.LOCK_EX)
