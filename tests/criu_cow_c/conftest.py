@@ -26,6 +26,7 @@ def drivers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("drivers")
     return {
         "shadow": build("shadow_driver", folder, "shadow.c", "inject.c", "journal.c"),
+        "rewind": build("rewind_driver", folder, "rewind.c", "journal.c"),
         "mask": build("mask_driver", folder, "mask.c", "env.c"),
         "vmflags": build("vmflags_driver", folder, "vmflags.c", "env.c"),
         "target": build("target", folder, options=("-lpthread",)),
