@@ -87,17 +87,19 @@ static void read_process(struct process *process, pid_t pid)
 	*process = (struct process){ pid, mask_in(status, "\nShdPnd:"), mask_in(status, "\nSigCgt:") };
 }
 
+#define QUEUE 32
+
 static uint64_t pending_for(pid_t tid)
 {
-	struct __ptrace_peeksiginfo_args all = { .nr = 64 };
-	siginfo_t info[64];
+	struct __ptrace_peeksiginfo_args first = { .nr = QUEUE };
+	siginfo_t info[QUEUE];
 	uint64_t pending = 0;
-	long n;
+	long n = ptrace(PTRACE_PEEKSIGINFO, tid, &first, info);
 
-	for (; (n = ptrace(PTRACE_PEEKSIGINFO, tid, &all, info)) > 0; all.off += (uint64_t)n)
-		for (long i = 0; i < n; i++)
-			pending |= 1ull << (info[i].si_signo - 1);
-	return n < 0 ? ~0ull : pending;
+	for (long i = 0; i < n; i++)
+		pending |= 1ull << (info[i].si_signo - 1);
+	/* A longer queue is not worth the time. */
+	return n < 0 || n == QUEUE ? ~0ull : pending;
 }
 
 static int handler_will_run(struct process *process, const struct cw_journal_thread *thread)
@@ -111,19 +113,13 @@ static int handler_will_run(struct process *process, const struct cw_journal_thr
 	       cw_handler_will_run(process->pending | pending_for(thread->tid), blocked, process->caught);
 }
 
-/* Two bytes of a thread's text. */
-static uint16_t text_at(pid_t tid, uint64_t address)
+/* The two bytes before a thread's rip. */
+static uint16_t text_before(pid_t tid, uint64_t rip)
 {
-	/* Aligned, so that no page behind the two bytes is needed ... */
-	uint64_t word = address & ~7ull;
-	unsigned shift = (unsigned)(address - word) * 8;
-
+	/* The last ones of the word that ends there: what is behind it need not exist. */
 	errno = 0;
-	uint64_t text = (uint64_t)ptrace(PTRACE_PEEKTEXT, tid, word, NULL) >> shift;
-	/* ... except where they are in two words. */
-	if (!errno && shift == 56)
-		text |= (uint64_t)ptrace(PTRACE_PEEKTEXT, tid, word + 8, NULL) << 8;
-	return errno ? 0 : (uint16_t)text;
+	uint64_t word = (uint64_t)ptrace(PTRACE_PEEKTEXT, tid, rip - sizeof(word), NULL);
+	return errno ? 0 : (uint16_t)(word >> 48);
 }
 
 static void rewind_thread(struct process *process, struct cw_journal_thread *thread)
@@ -131,7 +127,7 @@ static void rewind_thread(struct process *process, struct cw_journal_thread *thr
 	struct user_regs_struct regs;
 
 	if (ptrace(PTRACE_GETREGS, thread->tid, NULL, &regs) || (long long)regs.rax != -EINTR ||
-	    !cw_may_enter_anew(&regs, text_at(thread->tid, regs.rip - SYSCALL_BYTES)) ||
+	    !cw_may_enter_anew(&regs, text_before(thread->tid, regs.rip)) ||
 	    handler_will_run(process, thread))
 		return;
 	regs.rip -= SYSCALL_BYTES;

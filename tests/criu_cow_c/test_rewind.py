@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -153,20 +154,34 @@ class Blocked:
     def returns(self) -> list[list[str]]:
         return [line.split() for line in self._out.read_text().splitlines()]
 
-    def rewind(self, driver: Path, folder: Path, *signals: int) -> list[int]:
-        """Stop it, send it signals, rewind it, and let it go; the threads that were rewound."""
+    def stop(self) -> None:
         os.kill(self.pid, signal.SIGSTOP)
         eventually("it is stopped", lambda: procfs.read_stat(self.pid).state == "T")
-        for number in signals:
-            os.kill(self.pid, number)
-        journal = Journal(folder / "journal", 2, hold=timedelta())
-        try:
-            journal.make_shadows_of([self.pid], [(self.pid, self.pid)])
-            subprocess.run([driver, folder / "journal", str(self.pid)], check=True, capture_output=True)
-            return journal.entered_anew()
-        finally:
-            journal.close()
-            os.kill(self.pid, signal.SIGCONT)
+
+    def rewind(self, driver: Path, folder: Path) -> list[int]:
+        return rewind(driver, folder, self)
+
+
+def rewind(driver: Path, folder: Path, *jobs: Blocked) -> list[int]:
+    """Rewind stopped jobs and let them go; the threads that were rewound."""
+    pids = [job.pid for job in jobs]
+    journal = Journal(folder / "journal", len(pids), hold=timedelta())
+    try:
+        journal.make_shadows_of(pids, [(pid, pid) for pid in pids])
+        subprocess.run([driver, folder / "journal", *map(str, pids)], check=True, capture_output=True)
+        return journal.entered_anew()
+    finally:
+        journal.close()
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
+
+
+def to_process(pid: int, number: int) -> None:
+    os.kill(pid, number)
+
+
+def to_thread(pid: int, number: int) -> None:
+    assert ctypes.CDLL(None).tgkill(pid, pid, number) == 0
 
 
 @contextmanager
@@ -194,6 +209,7 @@ def test_the_job_sees_nothing(
     with blocked(built, name, tmp_path) as one:
         before = one.call()
         for _ in range(3):
+            one.stop()
             assert one.rewind(drivers["rewind"], tmp_path) == [one.pid]
             one.wait_blocked()
         assert one.returns() == []
@@ -206,17 +222,36 @@ def test_the_job_sees_what_can_not_be_entered_anew(
     built: dict[str, Path], drivers: dict[str, Path], tmp_path: Path, name: str
 ) -> None:
     with blocked(built, name, tmp_path) as one:
+        one.stop()
         assert one.rewind(drivers["rewind"], tmp_path) == []
         interrupted(one, 0)
 
 
 @pytest.mark.root
+@pytest.mark.parametrize("send", [to_process, to_thread])
+@pytest.mark.parametrize("first", [0, 1])
 def test_a_signal_that_came_meanwhile_interrupts(
-    built: dict[str, Path], drivers: dict[str, Path], tmp_path: Path
+    built: dict[str, Path],
+    drivers: dict[str, Path],
+    tmp_path: Path,
+    send: Callable[[int, int], None],
+    first: int,
 ) -> None:
-    with blocked(built, "epoll_wait", tmp_path) as one:
-        assert one.rewind(drivers["rewind"], tmp_path, signal.SIGUSR1) == []
-        interrupted(one, 1)
+    """The one that it is for, and no other."""
+    for folder in (tmp_path / "told", tmp_path / "left"):
+        folder.mkdir()
+    with (
+        blocked(built, "epoll_wait", tmp_path / "told") as told,
+        blocked(built, "epoll_wait", tmp_path / "left") as left,
+    ):
+        told.stop()
+        left.stop()
+        send(told.pid, signal.SIGUSR1)
+        jobs = (told, left) if first else (left, told)
+        assert rewind(drivers["rewind"], tmp_path, *jobs) == [left.pid]
+        interrupted(told, 1)
+        left.wait_blocked()
+        assert left.returns() == []
 
 
 @pytest.mark.root
@@ -224,7 +259,9 @@ def test_a_signal_that_is_waited_for_is_not_lost(
     built: dict[str, Path], drivers: dict[str, Path], tmp_path: Path
 ) -> None:
     with blocked(built, "sigwaitinfo", tmp_path) as one:
-        assert one.rewind(drivers["rewind"], tmp_path, signal.SIGUSR2) == [one.pid]
+        one.stop()
+        os.kill(one.pid, signal.SIGUSR2)
+        assert one.rewind(drivers["rewind"], tmp_path) == [one.pid]
         eventually("it returns", one.returns)
         assert int(one.returns()[0][2]) == signal.SIGUSR2
 
@@ -234,6 +271,8 @@ def test_a_blocked_signal_does_not_matter(
     built: dict[str, Path], drivers: dict[str, Path], tmp_path: Path
 ) -> None:
     with blocked(built, "epoll_wait", tmp_path) as one:
-        assert one.rewind(drivers["rewind"], tmp_path, signal.SIGUSR2) == [one.pid]
+        one.stop()
+        os.kill(one.pid, signal.SIGUSR2)
+        assert one.rewind(drivers["rewind"], tmp_path) == [one.pid]
         one.wait_blocked()
         assert one.returns() == []
