@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Collection, Mapping
 from itertools import pairwise
 from pathlib import Path
 
 from cw_snapshot.snapshot import images
-from cw_snapshot.snapshot.images import ImagedTask
+from cw_snapshot.snapshot.images import ImageDamagedError, ImagedTask
 
 _PID_ROOM = 1000
 """Pids that criu, its helpers and the job's next threads may take before they wrap around."""
 
+_U64 = 1 << 64
 _RSEQ_BYTES = 32
 """The part of a thread's rseq area that the kernel writes (linux/rseq.h)."""
 
@@ -36,6 +38,20 @@ def forget_death_signal(folder: Path) -> None:
     (core,) = images.load(path, "core", "core_entry")
     if core.thread_core.HasField("pdeath_sig"):
         core.thread_core.ClearField("pdeath_sig")
+        images.store(path, [core])
+
+
+def enter_anew(folder: Path, tids: Collection[int]) -> None:
+    """Bring the images of threads to where the plugin has brought the threads: to the system call
+    that the take interrupted (criu_cow_c/rewind.h; two bytes are `syscall`)."""
+    for tid in tids:
+        path = folder / f"core-{tid}.img"
+        (core,) = images.load(path, "core", "core_entry")
+        registers = core.thread_info.gpregs
+        if registers.ax != _U64 - errno.EINTR:
+            raise ImageDamagedError(path=path, why="its system call was not interrupted")
+        registers.ax = registers.orig_ax
+        registers.ip -= 2
         images.store(path, [core])
 
 

@@ -25,14 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from cw_snapshot.errors import CwError, ExitCode
-from cw_snapshot.snapshot import (
-    describe,
-    file_evidence,
-    images,
-    preflight,
-    procfs,
-    vm_flags,
-)
+from cw_snapshot.snapshot import describe, file_evidence, images, preflight, procfs, skeleton, vm_flags
 from cw_snapshot.snapshot import tree as trees
 from cw_snapshot.snapshot.criu_binary import Criu
 from cw_snapshot.snapshot.criu_session import (
@@ -118,6 +111,7 @@ class NodeTake:
         self._memory: dict[int, TaskMemory] = {}
         self._evidence = StopEvidence([], {})
         self._processes: list[dict[str, Any]] = []
+        self._threads: list[tuple[int, int]] = []
         self._root_facts: describe.RootFacts | None = None
         self._stopped = False
         self._guard: Guard | None = None
@@ -238,10 +232,12 @@ class NodeTake:
         return self._session
 
     def _check_tasks(self) -> None:
-        dumped = {t.ns_pid for t in images.tasks(self._images)}
-        stopped = {m.ns_pid for m in self.tree.members}
+        tasks = images.tasks(self._images)
+        dumped, stopped = {t.ns_pid for t in tasks}, {m.ns_pid for m in self.tree.members}
         if dumped != stopped:
             raise TreeChangedError(evidence=[f"stopped: {sorted(stopped)}", f"dumped: {sorted(dumped)}"])
+        ours = self.tree.stopped_by_us
+        self._threads = [(t.ns_pid, tid) for t in tasks if t.ns_pid in ours for tid in t.threads]
 
     def _read_while_stopped(self) -> None:
         for member in self.tree.living:
@@ -261,7 +257,7 @@ class NodeTake:
         can't be made, the pages are copied while criu still holds the task."""
         journal, hold, session = self._journal, self._hold, self._running_session
         assert journal is not None and hold is not None
-        journal.make_shadows_of([m.ns_pid for m in self.tree.living])
+        journal.make_shadows_of([m.ns_pid for m in self.tree.living], self._threads)
         session.answer(True)
         sources: list[socket.socket | CriuSession] = [hold, session]
         while True:
@@ -317,6 +313,7 @@ class NodeTake:
         made = {e.pid: e.shadow for e in self._journal.entries() if e.state is State.SHADOWED}
         self._pages = ShadowPages(self._space, made, self._limits.open)
         pages = self._pages.streams(self._memory, self._images)
+        skeleton.enter_anew(self._images, self._journal.entered_anew())
         return pages + image_streams(self._images, self._evidence.carried)
 
     @property

@@ -70,6 +70,11 @@ class Tree:
     def living(self) -> tuple[Member, ...]:
         return tuple(m for m in self.members if not m.zombie)
 
+    @property
+    def stopped_by_us(self) -> frozenset[int]:
+        """As they see themselves: those that ran before :func:`stop`."""
+        return frozenset(m.ns_pid for m in self.living if m.pid not in self.stopped_before)
+
 
 def _member(pid: int, known: dict[int, int]) -> Member | None:
     try:

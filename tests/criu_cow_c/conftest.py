@@ -30,6 +30,7 @@ def drivers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {
         "shadow": build("shadow_driver", folder, "shadow.c", "inject.c", "journal.c"),
         "mask": build("mask_driver", folder, *MASK, options=(*SANITIZERS, *LARGE_FILES)),
+        "rewind": build("rewind_driver", folder, "rewind.c", "journal.c"),
         "vmflags": build("vmflags_driver", folder, "vmflags.c", "env.c"),
         "target": build("target", folder, options=("-lpthread",)),
     }
