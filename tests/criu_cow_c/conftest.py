@@ -49,7 +49,7 @@ def programs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     if request.param == "installed":
         return native_dir()
     folder = tmp_path_factory.mktemp("sanitized")
-    build("cw-init", folder, "init.c", "io_uring_filter.c")
+    build("cw-init", folder, "init.c", "io_uring_filter.c", "others.c")
     build("cw-keeper", folder, "keeper.c")
     build("cw-ranks", folder, "ranks.c")
     return folder
