@@ -95,7 +95,8 @@ class Entry:
 
     @property
     def reason(self) -> str:
-        return f"{self.step.name.lower()}: {os.strerror(self.errno)}"
+        step = self.step.name.lower() if self.step else "not tried"
+        return f"{step}: {os.strerror(self.errno)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +129,8 @@ class Journal:
         size = _HEADER_BYTES + _ENTRY_BYTES * room
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
-            os.ftruncate(self._fd, size)
+            # Not only its size: where the tmpfs is full, a store into a hole is a SIGBUS for criu.
+            os.posix_fallocate(self._fd, 0, size)
             self._map = mmap.mmap(self._fd, size)
         except BaseException:
             os.close(self._fd)
@@ -138,15 +140,16 @@ class Journal:
         head = (_MAGIC, _VERSION, 0, Decision.NONE, Phase.IDLE, hold_ms, step, errno)
         _HEADER.pack_into(self._map, 0, *head, *[0] * 7)
 
-    def make_shadows_of(self, ns_pids: Sequence[int]) -> None:
+    def make_shadows_of(self, ns_pids: Sequence[int], *, refuse: int = 0) -> None:
         """Decide: the plugin is to make a shadow of each of these tasks.
 
+        :param refuse: an errno: make none, and hold the tasks so that their pages can be copied.
         :raises TooManyProcessesError: there is no room for them.
         """
         if len(ns_pids) > self._room:
             raise TooManyProcessesError(found=len(ns_pids), room=self._room)
         for index, pid in enumerate(ns_pids):
-            struct.pack_into("<i", self._map, self._at(index), pid)
+            _ENTRY.pack_into(self._map, self._at(index), pid, State.PENDING, Step.NONE, refuse, *[0] * 6)
         _U32.pack_into(self._map, _COUNT_AT, len(ns_pids))
         _U32.pack_into(self._map, _DECISION_AT, Decision.MAKE)
 

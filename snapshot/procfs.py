@@ -114,6 +114,14 @@ def thread_states(pid: int) -> dict[int, str]:
     return states
 
 
+def has_ended(pid: int) -> bool:
+    """Whether a process has ended; one whose main thread has, while others go on, has not.
+
+    :raises ProcessGoneError: it has ended and was reaped.
+    """
+    return read_stat(pid).state in "ZX" and all(state in "ZX" for state in thread_states(pid).values())
+
+
 def children(pid: int) -> list[int]:
     """Children of all threads of a process, zombies included."""
     found = []
@@ -131,6 +139,11 @@ def status(pid: int) -> dict[str, str]:
     with _gone_as(pid):
         text = (PROC / str(pid) / "status").read_text(errors="replace")
     return {key: value.strip() for key, _, value in (line.partition(":") for line in text.splitlines())}
+
+
+def status_bytes(status: dict[str, str], *fields: str) -> int:
+    """The sum of some sizes of a :func:`status`; those that the kernel does not tell are 0."""
+    return 1024 * sum(int(status.get(field, "0 kB").split()[0]) for field in fields)
 
 
 def ns_pid(pid: int) -> int:
