@@ -310,19 +310,34 @@ static int tend(const struct options *o, pid_t command, const sigset_t *watched)
 	}
 }
 
-/* Whether a process is a shadow: stopped by its keeper ("t"), or not yet in its hands ("T"). A keeper
- * that never comes leaves it to the guard of its take. */
-static int is_shadow(int pid)
+/* Returns whether a process has the name of a shadow, and its state. */
+static int looks_like_shadow(int pid, char *state)
 {
-	char path[32], comm[20], state;
+	char path[32], comm[20];
 
 	snprintf(path, sizeof(path), "/proc/%d/stat", pid);
 	FILE *file = fopen(path, "re");
 	if (!file)
 		return 0;
-	int n = fscanf(file, "%*d (%19[^)]) %c", comm, &state);
+	int n = fscanf(file, "%*d (%19[^)]) %c", comm, state);
 	fclose(file);
-	return n == 2 && (state == 't' || state == 'T') && !strcmp(comm, "cw-shadow");
+	return n == 2 && !strcmp(comm, "cw-shadow");
+}
+
+/* Whether a process is a shadow: stopped by its keeper ("t"), or not yet in its hands ("T"). On the way
+ * from one to the other it runs for an instant (PTRACE_SEIZE of a stopped task), so a running one is
+ * looked at again. A keeper that never comes leaves it to the guard of its take. */
+static int is_shadow(int pid)
+{
+	const struct timespec pause = { .tv_nsec = 2 * 1000 * 1000 };
+	char state;
+
+	for (int look = 0; look < 5 && looks_like_shadow(pid, &state); look++) {
+		if (state == 't' || state == 'T')
+			return 1;
+		nanosleep(&pause, NULL);
+	}
+	return 0;
 }
 
 /* SIGKILL everybody in the namespace but shadows. Returns how many were killed. */
