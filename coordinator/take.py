@@ -245,7 +245,12 @@ class _Take:
             node = self._checked_node()
             try:
                 self._pause(node)
-                manifest = self._store(node, writer)
+                try:
+                    manifest = self._store(node, writer)
+                except (CwError, OSError) as error:
+                    if cause := node.lost_to(error):
+                        raise cause from error
+                    raise
                 report.snapshot = self._commit(manifest).snapshot
                 ignore_signals()
                 if self._request.stop:

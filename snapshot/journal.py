@@ -22,7 +22,7 @@ _ENTRY = struct.Struct("<iiiiiiQQQQ")
 _ENTRY_BYTES = 512
 _THREAD = struct.Struct("<iiiI")
 _THREAD_ROOM = 1 << 17
-"""Threads in the file, which is sparse. Those of a larger job are left as they are."""
+"""Threads that the file has room for. Those of a larger job are left as they are."""
 _ANEW = 1
 _COUNT_AT = 12
 _DECISION_AT = 16
@@ -100,7 +100,8 @@ class Entry:
 
     @property
     def reason(self) -> str:
-        return f"{self.step.name.lower()}: {os.strerror(self.errno)}"
+        step = self.step.name.lower() if self.step else "not tried"
+        return f"{step}: {os.strerror(self.errno)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +137,8 @@ class Journal:
         size = self._at(room) + _THREAD.size * _THREAD_ROOM
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
-            os.ftruncate(self._fd, size)
+            # Not only its size: where the tmpfs is full, a store into a hole is a SIGBUS for criu.
+            os.posix_fallocate(self._fd, 0, size)
             self._map = mmap.mmap(self._fd, size)
         except BaseException:
             os.close(self._fd)
@@ -146,17 +148,20 @@ class Journal:
         head = (_MAGIC, _VERSION, 0, Decision.NONE, Phase.IDLE, hold_ms, step, errno)
         _HEADER.pack_into(self._map, 0, *head, room, *[0] * 6, b"", *[0] * 4)
 
-    def make_shadows_of(self, ns_pids: Sequence[int], threads: Sequence[tuple[int, int]] = ()) -> None:
+    def make_shadows_of(
+        self, ns_pids: Sequence[int], threads: Sequence[tuple[int, int]] = (), *, refuse: int = 0
+    ) -> None:
         """Decide: the plugin is to make a shadow of each of these tasks.
 
         :param threads: (pid, tid) of those whose interrupted calls may be entered anew, those of one
             process in a row.
+        :param refuse: an errno: make none, and hold the tasks so that their pages can be copied.
         :raises TooManyProcessesError: there is no room for them.
         """
         if len(ns_pids) > self._room:
             raise TooManyProcessesError(found=len(ns_pids), room=self._room)
         for index, pid in enumerate(ns_pids):
-            struct.pack_into("<i", self._map, self._at(index), pid)
+            _ENTRY.pack_into(self._map, self._at(index), pid, State.PENDING, Step.NONE, refuse, *[0] * 6)
         for index, (pid, tid) in enumerate(threads[:_THREAD_ROOM]):
             _THREAD.pack_into(self._map, self._thread_at(index), pid, tid, 0, 0)
         _U32.pack_into(self._map, _THREADS_AT, min(len(threads), _THREAD_ROOM))

@@ -55,7 +55,11 @@ Runs = list[tuple[int, int]]
 def _ioctl(
     fd: int, start: int, end: int, vector: npt.NDArray[np.uint64], excluded: int, wanted: int
 ) -> tuple[int, int]:
-    """One PAGEMAP_SCAN. Returns the number of regions and where the walk ended."""
+    """One PAGEMAP_SCAN. Returns the number of regions and where the walk ended.
+
+    The kernel collects 512 regions at a time, and after the last of several such rounds tells the end of
+    the one before (fs/proc/task_mmu.c, do_pagemap_scan: walk_end stays set): the regions know better.
+    """
     arg = bytearray(
         _ARG.pack(
             _ARG.size,
@@ -73,7 +77,8 @@ def _ioctl(
         )
     )
     count = fcntl.ioctl(fd, _PAGEMAP_SCAN, arg, True)
-    return count, _ARG.unpack(arg)[_WALK_END_AT]
+    last = int(vector[count - 1, 1]) if count else 0
+    return count, max(_ARG.unpack(arg)[_WALK_END_AT], last)
 
 
 def scan_is_switched_off() -> bool:

@@ -128,6 +128,14 @@ def thread_states(pid: int) -> dict[int, str]:
     return {tid: thread_state(pid, tid) for tid in thread_ids(pid)}
 
 
+def has_ended(pid: int) -> bool:
+    """Whether a process has ended; one whose main thread has, while others go on, has not.
+
+    :raises ProcessGoneError: it has ended and was reaped.
+    """
+    return read_stat(pid).state in "ZX" and all(state in "ZX" for state in thread_states(pid).values())
+
+
 def children(pid: int) -> list[int]:
     """Children of all threads of a process, zombies included."""
     found: list[int] = []
@@ -142,6 +150,11 @@ def status(pid: int) -> dict[str, str]:
     with _gone_as(pid):
         text = (PROC / str(pid) / "status").read_text(errors="replace")
     return {key: value.strip() for key, _, value in (line.partition(":") for line in text.splitlines())}
+
+
+def status_bytes(status: dict[str, str], *fields: str) -> int:
+    """The sum of some sizes of a :func:`status`; those that the kernel does not tell are 0."""
+    return 1024 * sum(int(status.get(field, "0 kB").split()[0]) for field in fields)
 
 
 def ns_pid(pid: int) -> int:

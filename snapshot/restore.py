@@ -44,6 +44,7 @@ from cw_snapshot.snapshot.launch import OFFERED_STDIO, Launched, host_pid, launc
 from cw_snapshot.snapshot.memory import Kept, ProcessSink
 from cw_snapshot.snapshot.skeleton import (
     append_to_log,
+    come_back_stopped,
     forget_death_signal,
     outside_pipes,
     pid_floor,
@@ -199,6 +200,7 @@ class NodeRestore:
         edits = apply(self._decisions, pour=pour, redirect_to=redirect_to, tag=tag, notes=self.notes)
         edit_images(self._images, edits)
         forget_death_signal(self._images)
+        come_back_stopped(self._images)
 
     def skeleton(self) -> None:
         """Let criu rebuild the tree and hold it at post-restore."""

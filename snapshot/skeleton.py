@@ -55,6 +55,21 @@ def enter_anew(folder: Path, tids: Collection[int]) -> None:
         images.store(path, [core])
 
 
+_TASK_ALIVE, _TASK_STOPPED = 1, 3
+"""criu/include/proc_parse.h and images/core.proto, task_state."""
+
+
+def come_back_stopped(folder: Path) -> None:
+    """Have every task restored in a stop, so that all of them begin together. Somebody's SIGCONT may have
+    set them running between our stop and criu's freeze; they are of one instant all the same."""
+    for task in images.tasks(folder):
+        path = folder / f"core-{task.ns_pid}.img"
+        (core,) = images.load(path, "core", "core_entry")
+        if core.tc.task_state == _TASK_ALIVE:
+            core.tc.task_state = _TASK_STOPPED
+            images.store(path, [core])
+
+
 def rseq_areas(folder: Path, task: ImagedTask) -> list[tuple[int, int]]:
     """(address, bytes) of every thread's registered rseq area."""
     found = []

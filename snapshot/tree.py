@@ -78,8 +78,7 @@ class Tree:
 
 def _member(pid: int, known: dict[int, int]) -> Member | None:
     try:
-        zombie = procfs.read_stat(pid).state in "ZX"
-        return Member(pid, known.get(pid) or procfs.ns_pid(pid), zombie)
+        return Member(pid, known.get(pid) or procfs.ns_pid(pid), procfs.has_ended(pid))
     except ProcessGoneError:
         return None
 
@@ -193,6 +192,9 @@ def root_folder(pid: int) -> Path:
     except PermissionError:
         return theirs  # preflight tells what is wrong with such a process
     except (FileNotFoundError, ProcessLookupError) as error:
+        with suppress(ProcessGoneError):
+            if not procfs.has_ended(pid):
+                return theirs  # only its main thread has: preflight tells
         raise TreeGoneError(pid=pid) from error
 
 

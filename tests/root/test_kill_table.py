@@ -220,6 +220,18 @@ def test_when_criu_dies_the_report_says_that_the_job_may_be_harmed(
     engine.wait_lines("counter", 3)  # no sockets, no injection under way: this one lives
 
 
+def test_criu_dies_while_shadows_are_made(engine: Engine, tables_before: set[str]) -> None:
+    """Tasks that it leaves changed get registers, mask and text back from the journal."""
+    engine.counter()
+    for tenths in range(0, 24, 3):
+        done = die(engine, "criu", f"injection:{tenths / 10}", "take", "counter", "--json")
+        assert done.returncode in (0, 10), done.stderr
+        assert_unharmed(engine, "counter", tables_before)
+        engine.wait_lines("counter", 3)
+    lines = engine.log("counter")
+    assert lines == [str(n) for n in range(len(lines))]
+
+
 def test_guard_and_command_die_and_doctor_lets_the_job_go_on(engine: Engine, tables_before: set[str]) -> None:
     engine.counter()
     root = engine.root("counter")

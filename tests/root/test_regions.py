@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
 from cw_snapshot.snapshot import procfs
-from tests.engine import Engine, eventually
+from tests.engine import Engine
+from tests.groups import control_group
 
 pytestmark = pytest.mark.root
 
@@ -77,25 +75,6 @@ def test_guard_regions_are_kept_or_refused_but_never_lost(engine: Engine, built:
     assert_whole(engine.wait_lines("guards", 10))
 
 
-@contextmanager
-def pids_group() -> Iterator[Path]:
-    """A cgroup of the pids controller, version 1 or 2; whoever is in it at the end leaves."""
-    parent = Path("/sys/fs/cgroup/pids")
-    if not parent.is_dir():
-        parent = Path("/sys/fs/cgroup")
-        (parent / "cgroup.subtree_control").write_text("+pids")
-    group = parent / f"cw-test-{os.getpid()}"
-    group.mkdir(exist_ok=True)
-    try:
-        yield group
-    finally:
-        for pid in (group / "cgroup.procs").read_text().split():
-            with suppress(OSError):
-                (parent / "cgroup.procs").write_text(pid)
-        eventually("the group is empty", lambda: not (group / "cgroup.procs").read_text())
-        group.rmdir()
-
-
 @pytest.mark.every_criu
 def test_pages_read_from_the_stopped_job_when_no_shadow_can_be_made(
     engine: Engine, built: dict[str, Path]
@@ -103,7 +82,7 @@ def test_pages_read_from_the_stopped_job_when_no_shadow_can_be_made(
     """A pids limit that leaves no room for a clone: a longer pause, the same snapshot."""
     engine.job("regions", [built["regions"], engine.folder / "mapped.bin"])
     engine.wait_lines("regions", 3)
-    with pids_group() as group:
+    with control_group("pids") as group:
         (group / "cgroup.procs").write_text(str(engine.root("regions")))
         (group / "pids.max").write_text((group / "pids.current").read_text())
         report = engine.take("regions")

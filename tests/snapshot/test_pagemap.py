@@ -55,6 +55,17 @@ def test_written_pages_of_anonymous_memory(pagemap: Pagemap) -> None:
     assert found == [(start, 3 * PAGE), (start + 10 * PAGE, PAGE), (start + 63 * PAGE, PAGE)]
 
 
+def test_more_runs_than_the_kernel_collects_at_a_time(pagemap: Pagemap) -> None:
+    """It tells a wrong end of its walk then: no run may be found twice."""
+    memory = mmap.mmap(-1, 2600 * PAGE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    memory.madvise(mmap.MADV_NOHUGEPAGE)
+    start = address_of(memory)
+    for page in range(0, 2600, 2):
+        memory[page * PAGE] = 1
+    expected = [(start + page * PAGE, PAGE) for page in range(0, 2600, 2)]
+    assert pagemap.private_pages(start, start + len(memory)) == expected
+
+
 def test_zero_pages_that_were_written_count(pagemap: Pagemap) -> None:
     memory = mmap.mmap(-1, 4 * PAGE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     memory[PAGE] = 0
