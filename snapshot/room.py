@@ -31,7 +31,7 @@ _ENTRY_IMAGE_BYTES = 256
 """A mapping or a descriptor in criu's images."""
 _QUEUE_BYTES = 64 << 10
 """What a pipe or a socket may hold (pipe(7): the default capacity)."""
-_IMAGE_BASE_BYTES = 4 << 20
+_IMAGE_BASE_BYTES = 8 << 20
 """The journal, the table of flags, criu's log."""
 
 

@@ -93,7 +93,7 @@ def test_links_and_pipes_are_not_followed(tmp_path: Path) -> None:
 
 
 def test_an_operation_under_way_and_one_that_died(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(work_folder, "_PARENT", tmp_path)
+    monkeypatch.setattr(work_folder, "PARENT", tmp_path)
     with operation(tmp_path, "take", "job", {}) as op:
         images = tmp_path / f"cw-snapshot.{op.id}" / "images"
         images.mkdir(parents=True)
