@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cw_snapshot.snapshot.pagemap import Pagemap, join, supported_categories
+from cw_snapshot.snapshot.pagemap import Pagemap, addresses_of, join, supported_categories
 
 PAGE = mmap.PAGESIZE
 
@@ -33,6 +33,19 @@ def test_written_pages_of_anonymous_memory(pagemap: Pagemap) -> None:
         memory[page * PAGE] = 1
     found = pagemap.private_pages(start, start + 64 * PAGE)
     assert found == [(start, 3 * PAGE), (start + 10 * PAGE, PAGE), (start + 63 * PAGE, PAGE)]
+
+
+def test_many_runs_in_one_mapping(pagemap: Pagemap) -> None:
+    """The kernel's scan works in rounds of 512 regions; no page may be told twice."""
+    pages = 2 * 2048 + 4096
+    memory = mmap.mmap(-1, pages * PAGE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    memory.madvise(mmap.MADV_NOHUGEPAGE)
+    start = address_of(memory)
+    wanted = [*range(0, 4096, 2), *range(4096, 6000), *range(6001, pages)]
+    for page in wanted:
+        memory[page * PAGE] = 1
+    found = pagemap.private_pages(start, start + pages * PAGE)
+    assert addresses_of(found).tolist() == [start + page * PAGE for page in wanted]
 
 
 def test_zero_pages_that_were_written_count(pagemap: Pagemap) -> None:
