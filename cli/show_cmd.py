@@ -10,6 +10,7 @@ import click
 from cw_snapshot.cli.command import Context, command, settings_options
 from cw_snapshot.cli.list_cmd import describe
 from cw_snapshot.cli.tables import cut, printable, size_text
+from cw_snapshot.cli.take_report import compared_lines
 from cw_snapshot.coordinator.redaction import Redactor
 from cw_snapshot.coordinator.tree_document import tree_document
 from cw_snapshot.errors import ExitCode
@@ -84,6 +85,8 @@ def show_command(context: Context, environment: bool, secrets: bool, snapshot: s
             f"taken {commit.created:%Y-%m-%d %H:%M:%S} UTC"
             + (f", named {commit.name}" if commit.name else "")
         )
+        for line in compared_lines(commit.summary.get("take", {}).get("compared", {})):
+            click.echo(line)
         for node, tree in trees.items():
             _print_tree(node, tree, environment=environment)
 

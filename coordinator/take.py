@@ -7,12 +7,13 @@ import platform
 import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from cw_snapshot.coordinator import deadlines
 from cw_snapshot.coordinator.deadlines import JobSize
+from cw_snapshot.coordinator.expectation import Expectation, repository_name
 from cw_snapshot.coordinator.jobs import JobRecord, JobStore, check_identity, kill_root
 from cw_snapshot.coordinator.leftovers import recover_dead_operations
 from cw_snapshot.coordinator.limits import refuse_low_limits
@@ -21,14 +22,15 @@ from cw_snapshot.coordinator.priority import yield_to_job
 from cw_snapshot.coordinator.settings import Settings
 from cw_snapshot.coordinator.signals import InterruptedBySignalError, ignore_signals, interruptible
 from cw_snapshot.coordinator.state import exclusive, read_json
+from cw_snapshot.coordinator.take_report import TakeReport
 from cw_snapshot.errors import CwError, ExitCode, InternalError, SystemFailedError
 from cw_snapshot.snapshot import procfs
 from cw_snapshot.snapshot import tree as trees
 from cw_snapshot.snapshot.criu_binary import find_criu
 from cw_snapshot.snapshot.criu_session import CriuDiedError
 from cw_snapshot.snapshot.findings import Finding, Severity, refusals
-from cw_snapshot.snapshot.journal import Fault, PluginStats
-from cw_snapshot.snapshot.predict import Prediction, predict
+from cw_snapshot.snapshot.journal import Fault
+from cw_snapshot.snapshot.predict import Prediction
 from cw_snapshot.snapshot.preflight import PreflightRefusedError
 from cw_snapshot.snapshot.shadow_pages import Stream
 from cw_snapshot.snapshot.take import NodeTake
@@ -97,6 +99,8 @@ class TakeRequest:
     stop: bool = False
     name: str | None = None
     force: bool = False
+    collapse: bool = False
+    """Make huge pages of the job's small ones first."""
     fault: Fault | None = None
     """Test switch."""
 
@@ -111,49 +115,19 @@ class TakeProgress(Protocol):
         """So much is stored of `total` bytes."""
 
 
-@dataclass(slots=True)
-class TakeReport:
-    """What a take has to tell in the end."""
-
-    job: str
-    snapshot: str = ""
-    pause_seconds: float | None = None
-    """None with `--stop`: the job did not go on."""
-    times: dict[str, float] = field(default_factory=dict)
-    predicted: Prediction | None = None
-    findings: list[Finding] = field(default_factory=list)
-    processes: int = 0
-    without_shadow: list[str] = field(default_factory=list)
-    extra_memory_bytes: int = 0
-    criu: PluginStats | None = None
-    stats: WriteStats = field(default_factory=WriteStats)
-    durable_seconds: float = 0.0
-    stopped_job: bool = False
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "job": self.job,
-            "snapshot": self.snapshot,
-            "pause_seconds": self.pause_seconds,
-            "pause_parts_seconds": self.times,
-            "predicted": self.predicted.to_json() if self.predicted else None,
-            "findings": [f.to_json() for f in self.findings],
-            "processes": self.processes,
-            "without_shadow": self.without_shadow,
-            "extra_memory_bytes": self.extra_memory_bytes,
-            "criu": asdict(self.criu) if self.criu else None,
-            "pages": asdict(self.stats),
-            "durable_seconds": round(self.durable_seconds, 3),
-            "stopped_job": self.stopped_job,
-        }
-
-
 def plan_take(request: TakeRequest, settings: Settings) -> TakeReport:
     """What a take would find and cost; nothing is stopped."""
+    begun = time.monotonic()
     tree = trees.find(request.root)
-    predicted = predict(tree)
+    expectation = Expectation(request.job, settings)
+    predicted = expectation.of(tree)
     node = _node(tree, predicted, request, settings, None)
-    return TakeReport(request.job, predicted=predicted, findings=node.preflight(), processes=len(tree.living))
+    report = TakeReport(request.job, predicted=predicted, processes=len(tree.living))
+    report.findings = node.preflight()
+    report.preflight_seconds = time.monotonic() - begun
+    if request.collapse:
+        report.collapsing = expectation.planned_collapse(tree, predicted)
+    return report
 
 
 def refusals_that_stand(findings: list[Finding], *, force: bool) -> list[Finding]:
@@ -164,7 +138,7 @@ def refusals_that_stand(findings: list[Finding], *, force: bool) -> list[Finding
 def _node(
     tree: Tree, predicted: Prediction, request: TakeRequest, settings: Settings, op: Operation | None
 ) -> NodeTake:
-    size = JobSize(predicted.processes, predicted.private_bytes)
+    size = JobSize(predicted.facts.processes, predicted.facts.private_bytes)
     return NodeTake(
         tree,
         criu=find_criu(),
@@ -189,6 +163,7 @@ def take(
         "stop": request.stop,
         "name": request.name,
         "force": request.force,
+        "repository": repository_name(settings),
         "settings": settings.to_json(),
     }
     with (
@@ -227,6 +202,8 @@ class _Take:
         self.report = TakeReport(request.job)
         """What is known so far, also when it fails."""
         self._begun = time.monotonic()
+        self._paused = 0.0
+        """When the pause ended."""
         self._went = False
         self._root_start = 0
         """Start time of the tree's root: with its pid it tells whether the job has ended."""
@@ -252,6 +229,7 @@ class _Take:
                         raise cause from error
                     raise
                 report.snapshot = self._commit(manifest).snapshot
+                self._note_time()
                 ignore_signals()
                 if self._request.stop:
                     self._end_job(node)
@@ -261,24 +239,38 @@ class _Take:
                     ignore_signals()
                 finally:  # also when one came just now
                     self._give_up(node, error)
-        report.durable_seconds = time.monotonic() - self._begun
         return report
 
     def _checked_node(self) -> NodeTake:
-        request, report = self._request, self.report
-        tree = trees.find(request.root)
+        tree = trees.find(self._request.root)
         self._root_start = procfs.read_stat(tree.root.pid).starttime
-        report.predicted = predict(tree)
-        report.processes = len(tree.living)
-        node = _node(tree, report.predicted, request, self._settings, self._op)
-        report.findings = node.preflight()
-        if bad := refusals_that_stand(report.findings, force=request.force):
-            raise PreflightRefusedError(bad)
+        expectation = Expectation(self._request.job, self._settings)
+        predicted, node = self._predicted_node(expectation, tree)
+        if self._request.collapse:
+            self._progress.phase("collapse")
+            self.report.collapsing = expectation.collapse(tree, predicted)
+            # That may have taken long.
+            predicted, node = self._predicted_node(expectation, trees.find(self._request.root))
         allowed = self._settings.max_pause.total_seconds()
-        if report.predicted.pause_seconds > allowed and not request.stop:
-            predicted = report.predicted.pause_seconds
-            raise PauseTooLongError(predicted=predicted * 1e3, allowed=allowed * 1e3)
+        if predicted.pause_seconds > allowed and not self._request.stop:
+            raise PauseTooLongError(predicted=predicted.pause_seconds * 1e3, allowed=allowed * 1e3)
         return node
+
+    def _predicted_node(self, expectation: Expectation, tree: Tree) -> tuple[Prediction, NodeTake]:
+        """Look at the tree as it is now.
+
+        :raises PreflightRefusedError: it can't be taken.
+        """
+        begun = time.monotonic()
+        predicted = expectation.of(tree, begun - self._begun)
+        node = _node(tree, predicted, self._request, self._settings, self._op)
+        report = self.report
+        report.predicted, report.processes = predicted, len(tree.living)
+        report.findings = node.preflight()
+        report.preflight_seconds = time.monotonic() - begun
+        if bad := refusals_that_stand(report.findings, force=self._request.force):
+            raise PreflightRefusedError(bad)
+        return predicted, node
 
     def _pause(self, node: NodeTake) -> None:
         self._progress.phase("pause")
@@ -291,6 +283,7 @@ class _Take:
                 node.go()
                 self._went = True
                 self.report.pause_seconds = round(node.times.went, 6)
+            self._paused = time.monotonic()
         finally:
             self.report.times = node.times.to_json()
         self.report.without_shadow = list(node.without_shadow)
@@ -331,12 +324,19 @@ class _Take:
                 writer.close()
                 raise
 
+    def _note_time(self) -> None:
+        now = time.monotonic()
+        self.report.store_seconds = now - self._paused
+        self.report.durable_seconds = now - self._begun
+
     def _commit(self, manifest: ManifestRef) -> Commit:
         self._progress.phase("commit")
         record = self._request.record
+        self._note_time()  # all but the commit itself
         report = self.report.to_json()
+        told = ("pause_seconds", "pause_parts_seconds", "compared", "collapse", "pages")
         summary = {
-            "take": {key: report[key] for key in ("pause_seconds", "pause_parts_seconds", "pages")},
+            "take": {key: report[key] for key in told},
             "processes": self.report.processes,
             # A restore asks whether it still lives.
             "original": {

@@ -24,11 +24,13 @@ from cw_snapshot.snapshot.procfs import PAGE_SIZE, ProcessGoneError
 _PAGEMAP_SCAN = 0xC0606610
 _ARG = struct.Struct("<12Q")
 _WALK_END_AT = 4
+_ENTRY = struct.Struct("<Q")
 
 _IS_FILE = 1 << 2
 _IS_PRESENT = 1 << 3
 _IS_SWAPPED = 1 << 4
 _IS_PFNZERO = 1 << 5
+_IS_HUGE = 1 << 6
 _IS_GUARD = 1 << 8
 """Since 6.15. Guard regions are reported as swapped and can't be read."""
 
@@ -40,6 +42,7 @@ _PM_SWAPPED = 1 << 62
 _PM_FILE = 1 << 61
 _PM_GUARD = 1 << 58
 """Since 6.15, as above."""
+_PM_EXCLUSIVE = 1 << 56
 _PM_FRAME = (1 << 55) - 1
 """Page frame number of a present page; 0 without CAP_SYS_ADMIN."""
 _FALLBACK_PAGES = 1 << 17
@@ -204,6 +207,24 @@ class Pagemap:
             return self._scan(start, end, 0, _IS_GUARD) if self._categories & _IS_GUARD else []
         return self._from_file(start, end, lambda entries: entries & np.uint64(_PM_GUARD) != 0)
 
+    def huge_pages(self, start: int, end: int) -> Runs | None:
+        """Runs of huge pages; None where the kernel has no PAGEMAP_SCAN. 0.7 ms per GiB of
+        small pages, where smaps_rollup takes 15 to 25."""
+        if not self._categories:
+            return None
+        return self._scan(start, end, 0, _IS_HUGE)
+
+    def own_pages(self, start: int, end: int) -> npt.NDArray[np.bool_]:
+        """For each page whether it is present and no other process has it (bit 56; since 4.2,
+        Documentation/admin-guide/mm/pagemap.rst)."""
+        pages = (end - start) // PAGE_SIZE
+        entries = np.empty(pages, np.uint64)
+        if os.preadv(self._fd, [entries.view(np.uint8).data], start // PAGE_SIZE * 8) < 8 * pages:
+            raise ProcessGoneError(pid=self._pid)
+        wanted = np.uint64(_PM_PRESENT | _PM_EXCLUSIVE)
+        own: npt.NDArray[np.bool_] = (entries & wanted) == wanted
+        return own
+
     def frames(self, runs: Runs) -> npt.NDArray[np.uint64]:
         """Page frame number of every page of some runs; 0 where it has none, as in swap."""
         found = np.empty(sum(size for _, size in runs) // PAGE_SIZE, np.uint64)
@@ -217,6 +238,18 @@ class Pagemap:
         present = (found & np.uint64(_PM_PRESENT)) != 0
         frames: npt.NDArray[np.uint64] = np.where(present, found & np.uint64(_PM_FRAME), np.uint64(0))
         return frames
+
+    def sampled_frames(self, start: int, end: int, step: int) -> list[int]:
+        """Page frame numbers of the private pages whose page number is a multiple of `step`; only
+        of those that are present."""
+        found = []
+        for begin, size in self.private_pages(start, end):
+            first = -(begin // PAGE_SIZE // -step) * step
+            for page in range(first, (begin + size) // PAGE_SIZE, step):
+                (entry,) = _ENTRY.unpack(os.pread(self._fd, 8, page * 8) or bytes(8))
+                if entry & _PM_PRESENT and entry & _PM_FRAME:
+                    found.append(entry & _PM_FRAME)
+        return found
 
     def _scan(self, start: int, end: int, excluded: int, wanted: int) -> Runs:
         runs: Runs = []

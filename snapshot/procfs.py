@@ -202,12 +202,22 @@ def vm_flags(pid: int) -> dict[tuple[int, int], str]:
 
 def private_bytes(pid: int) -> int:
     """Memory that no other process shares with this one; 0 when it has ended. Walks page tables."""
+    return _rolled_up(pid, "Private_")
+
+
+def anonymous_huge_bytes(pid: int) -> int:
+    """Private memory on huge pages; 0 when it has ended. Walks page tables."""
+    return _rolled_up(pid, "AnonHugePages")
+
+
+def _rolled_up(pid: int, fields: str) -> int:
+    """The sum of the fields of smaps_rollup whose names begin so, in bytes."""
     try:
         text = (PROC / str(pid) / "smaps_rollup").read_text()
     except (FileNotFoundError, ProcessLookupError):
         return 0
-    lines = (line.split() for line in text.splitlines() if line.startswith("Private_"))
-    return sum(int(fields[1]) * 1024 for fields in lines)
+    lines = (line.split() for line in text.splitlines() if line.startswith(fields))
+    return sum(int(words[1]) * 1024 for words in lines)
 
 
 def descriptors(pid: int) -> list[Descriptor]:

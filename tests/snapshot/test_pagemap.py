@@ -16,7 +16,13 @@ from hypothesis import strategies as st
 
 from cw_snapshot.snapshot import pagemap as pagemaps
 from cw_snapshot.snapshot import procfs
-from cw_snapshot.snapshot.pagemap import Pagemap, join, scan_finds_guards, supported_categories
+from cw_snapshot.snapshot.pagemap import (
+    Pagemap,
+    addresses_of,
+    join,
+    scan_finds_guards,
+    supported_categories,
+)
 
 PAGE = mmap.PAGESIZE
 PAGES = 48
@@ -55,15 +61,17 @@ def test_written_pages_of_anonymous_memory(pagemap: Pagemap) -> None:
     assert found == [(start, 3 * PAGE), (start + 10 * PAGE, PAGE), (start + 63 * PAGE, PAGE)]
 
 
-def test_more_runs_than_the_kernel_collects_at_a_time(pagemap: Pagemap) -> None:
-    """It tells a wrong end of its walk then: no run may be found twice."""
-    memory = mmap.mmap(-1, 2600 * PAGE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+def test_many_runs_in_one_mapping(pagemap: Pagemap) -> None:
+    """The kernel's scan works in rounds of 512 regions; no page may be told twice."""
+    pages = 2 * 2048 + 4096
+    memory = mmap.mmap(-1, pages * PAGE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     memory.madvise(mmap.MADV_NOHUGEPAGE)
     start = address_of(memory)
-    for page in range(0, 2600, 2):
+    wanted = [*range(0, 4096, 2), *range(4096, 6000), *range(6001, pages)]
+    for page in wanted:
         memory[page * PAGE] = 1
-    expected = [(start + page * PAGE, PAGE) for page in range(0, 2600, 2)]
-    assert pagemap.private_pages(start, start + len(memory)) == expected
+    found = pagemap.private_pages(start, start + pages * PAGE)
+    assert addresses_of(found).tolist() == [start + page * PAGE for page in wanted]
 
 
 def test_zero_pages_that_were_written_count(pagemap: Pagemap) -> None:

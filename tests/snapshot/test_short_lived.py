@@ -9,7 +9,7 @@ from contextlib import suppress
 
 import pytest
 
-from cw_snapshot.snapshot import carried_files, describe, predict, preflight, procfs, surroundings, vm_flags
+from cw_snapshot.snapshot import carried_files, describe, job_facts, preflight, procfs, surroundings, vm_flags
 from cw_snapshot.snapshot.criu_binary import Criu
 from cw_snapshot.snapshot.pagemap import Pagemap
 from cw_snapshot.snapshot.tree import Member, Tree
@@ -77,4 +77,4 @@ def test_preflight_and_prediction_leave_it_out(child: Child, end: Callable[[Chil
         list(preflight._about_process(one, old_criu))
     assert list(surroundings.findings(tree)) is not None
     assert [one.member for one in preflight.gather(tree)] in ([root], [root, member])
-    assert predict.predict(tree).processes >= 1
+    assert job_facts.read(tree).processes >= 1
