@@ -16,6 +16,7 @@
 #define SYSCALL_TEXT 0x050f
 #define SYSCALL_BYTES 2
 #define CS_64_BIT 0x33
+#define QUEUE 32 /* signals of one thread that are looked at */
 
 #ifndef SYS_epoll_pwait2
 #define SYS_epoll_pwait2 441
@@ -86,8 +87,6 @@ static void read_process(struct process *process, pid_t pid)
 	status[n > 0 ? n : 0] = 0;
 	*process = (struct process){ pid, mask_in(status, "\nShdPnd:"), mask_in(status, "\nSigCgt:") };
 }
-
-#define QUEUE 32
 
 static uint64_t pending_for(pid_t tid)
 {

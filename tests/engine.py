@@ -179,7 +179,9 @@ class Engine:
             if alive(view.record.init):
                 self._kill(view.record)
         for process in self._others:
-            if process.poll() is None:
+            if process.poll() is None:  # with its children: the end of a shell does not end its jobs
+                with suppress(procfs.ProcessGoneError):
+                    tree.kill(tree.find(process.pid).members)
                 process.kill()
             process.wait()
         for path in self._shared_memory:
