@@ -123,7 +123,7 @@ def plan_take(request: TakeRequest, settings: Settings) -> TakeReport:
     predicted = expectation.of(tree)
     node = _node(tree, predicted, request, settings, None)
     report = TakeReport(request.job, predicted=predicted, processes=len(tree.living))
-    report.findings = node.preflight()
+    report.findings = node.preflight(predicted.facts)
     report.preflight_seconds = time.monotonic() - begun
     if request.collapse:
         report.collapsing = expectation.planned_collapse(tree, predicted)
@@ -266,7 +266,7 @@ class _Take:
         node = _node(tree, predicted, self._request, self._settings, self._op)
         report = self.report
         report.predicted, report.processes = predicted, len(tree.living)
-        report.findings = node.preflight()
+        report.findings = node.preflight(predicted.facts)
         report.preflight_seconds = time.monotonic() - begun
         if bad := refusals_that_stand(report.findings, force=self._request.force):
             raise PreflightRefusedError(bad)

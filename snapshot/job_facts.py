@@ -39,6 +39,7 @@ class _Sums:
     threads: int = 0
     descriptors: int = 0
     mappings: int = 0
+    queues: int = 0
     page_table_bytes: int = 0
     reserved_bytes: int = 0
     private_bytes: int = 0
@@ -67,6 +68,7 @@ def read(tree: Tree) -> JobFacts:
         descriptors=sums.descriptors,
         connections=connections,
         mappings=sums.mappings,
+        queues=sums.queues,
         forks=tuple(sums.forks),
         private_bytes=round(sums.private_bytes * _unique_share(sums)),
         shared_bytes=sum(size for identity, size in sums.shared.items() if identity not in sums.carried),
@@ -103,6 +105,7 @@ def _add(sums: _Sums, pid: int) -> None:
     sums.threads += int(status.get("Threads", "1"))
     sums.descriptors += len(descriptors)
     sums.mappings += len(mappings)
+    sums.queues += sum(d.target.startswith(("pipe:", "socket:")) for d in descriptors)
     sums.page_table_bytes += _bytes(status, "VmPTE")
     if not supported_categories():
         sums.reserved_bytes += sum(m.size for m in mappings if m.private)

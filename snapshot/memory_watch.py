@@ -95,10 +95,7 @@ class MemoryWatch:
 
     def _watch(self, drop: Callable[[], None]) -> None:
         while True:
-            spare, tightest = min(
-                ((g.headroom - self._reserve.get(g.place, 0), g) for g in self.look()),
-                key=lambda pair: pair[0],
-            )
+            spare, tightest = self._tightest()
             if spare < 0:
                 self._short = tightest
                 drop()

@@ -110,6 +110,8 @@ class JobFacts:
     """Writable files on a tmpfs and private hugetlbfs pages, which we copy during the pause."""
     reserved_bytes: int = 0
     """Private mappings, present or not, on a kernel without PAGEMAP_SCAN; else 0."""
+    queues: int = 0
+    """Descriptors of pipes and sockets, whose content criu writes into its images."""
     page_table_bytes: int = 0
     """VmPTE of all processes. Told, not reckoned with: shared memory and huge pages have tables too,
     which a fork does not copy (mm/memory.c, vma_needs_copy) or that are empty."""

@@ -17,6 +17,7 @@ from cw_snapshot.snapshot import carried_files, procfs, room, surroundings
 from cw_snapshot.snapshot.criu_binary import Criu
 from cw_snapshot.snapshot.findings import Finding, Severity
 from cw_snapshot.snapshot.pagemap import Pagemap, scan_finds_guards
+from cw_snapshot.snapshot.predict import JobFacts
 from cw_snapshot.snapshot.procfs import Descriptor, Mapping, ProcessGoneError
 from cw_snapshot.snapshot.socket_peers import (
     SOCK_STREAM,
@@ -92,9 +93,12 @@ def gather(tree: Tree) -> list[ProcessFacts]:
     return facts
 
 
-def inspect(tree: Tree, facts: Sequence[ProcessFacts], criu: Criu, *, goes_on: bool = True) -> list[Finding]:
+def inspect(
+    tree: Tree, facts: Sequence[ProcessFacts], criu: Criu, job: JobFacts, *, goes_on: bool = True
+) -> list[Finding]:
     """All findings about a job, the worst first.
 
+    :param job: its size, as a prediction takes it.
     :param goes_on: it is to run while its shadows live (not with `--stop`).
     """
     findings = [*_about_root(tree), *_about_main_threads(tree)]
@@ -105,7 +109,7 @@ def inspect(tree: Tree, facts: Sequence[ProcessFacts], criu: Criu, *, goes_on: b
     findings += _about_orphans(tree)
     findings += _about_connections(tree, facts)
     findings += _about_users(facts)
-    findings += room.findings(tree, goes_on=goes_on)
+    findings += room.findings(tree, job, goes_on=goes_on)
     return sorted(findings, key=lambda f: -f.severity)
 
 

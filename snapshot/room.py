@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from cw_snapshot.snapshot import cgroups, procfs
 from cw_snapshot.snapshot.cgroups import MemoryGroup, PidsGroup
 from cw_snapshot.snapshot.findings import Finding, Severity
 from cw_snapshot.snapshot.memory_watch import reserve
+from cw_snapshot.snapshot.predict import JobFacts
 from cw_snapshot.snapshot.procfs import ProcessGoneError
 from cw_snapshot.snapshot.tree import Tree
 from cw_snapshot.snapshot.work_folder import PARENT
@@ -59,19 +59,19 @@ class Needs:
     """On the tmpfs of the work folder: shared memory, unlinked files and the skeleton."""
 
 
-def needs(tree: Tree) -> Needs:
-    """Look at a running or stopped tree. Processes that end meanwhile are left out."""
-    processes = rewritable = clone = images = 0
-    unlinked: dict[tuple[int, int], int] = {}
-    for member in tree.living:
-        with suppress(ProcessGoneError, PermissionError):
-            status = procfs.status(member.pid)
-            processes += 1
-            rewritable += procfs.status_bytes(status, "RssAnon", "VmSwap")
-            clone += _CLONE_BYTES + procfs.status_bytes(status, "VmPTE", "VmPin")
-            images += _PROCESS_IMAGE_BYTES + _THREAD_IMAGE_BYTES * int(status["Threads"])
-            images += _images_of(member.pid, unlinked)
-    return Needs(processes, rewritable, clone, images + sum(unlinked.values()) + _IMAGE_BASE_BYTES)
+def needs(facts: JobFacts) -> Needs:
+    """What the facts of a running tree come to."""
+    return Needs(
+        processes=facts.processes,
+        rewritable=facts.private_bytes,
+        clone=_CLONE_BYTES * facts.processes + facts.page_table_bytes + facts.pinned_bytes,
+        images=_IMAGE_BASE_BYTES
+        + _PROCESS_IMAGE_BYTES * facts.processes
+        + _THREAD_IMAGE_BYTES * facts.threads
+        + _ENTRY_IMAGE_BYTES * (facts.descriptors + facts.mappings)
+        + _QUEUE_BYTES * facts.queues
+        + facts.shared_bytes,
+    )
 
 
 def clone_bytes(tree: Tree) -> int:
@@ -92,26 +92,10 @@ def refuse_copies(pids: Iterable[int]) -> None:
         raise NoRoomToCopyError(needed=needed // _MIB, available=available // _MIB)
 
 
-def _images_of(pid: int, unlinked: dict[tuple[int, int], int]) -> int:
-    """What the mappings and descriptors of a process take; files without a name, shared memory among
-    them, are added to `unlinked`, as criu dumps their bytes."""
-    base = procfs.PROC / str(pid)
-    opened, mappings = procfs.descriptors(pid), procfs.mappings(pid)
-    links = [base / "fd" / str(d.fd) for d in opened if d.target.startswith("/")]
-    links += [base / "map_files" / f"{m.start:x}-{m.end:x}" for m in mappings if m.inode]
-    for link in links:
-        with suppress(OSError):  # closed or unmapped meanwhile
-            seen = link.stat()
-            if stat.S_ISREG(seen.st_mode) and not seen.st_nlink:
-                unlinked[seen.st_dev, seen.st_ino] = 512 * seen.st_blocks
-    queues = sum(1 for d in opened if d.target.startswith(("pipe:", "socket:")))
-    return _ENTRY_IMAGE_BYTES * (len(opened) + len(mappings)) + _QUEUE_BYTES * queues
-
-
-def findings(tree: Tree, *, goes_on: bool) -> Iterator[Finding]:
+def findings(tree: Tree, facts: JobFacts, *, goes_on: bool) -> Iterator[Finding]:
     """Findings about a tree before it is stopped."""
     pids = [member.pid for member in tree.living]
-    need = needs(tree)
+    need = needs(facts)
     yield from about_memory(need, cgroups.memory_of(pids), goes_on=goes_on)
     yield from about_pids(need, cgroups.pids_of(pids))
     yield from about_images(need, tmpfs_room(PARENT), procfs.meminfo()["MemAvailable"])

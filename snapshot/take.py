@@ -40,6 +40,7 @@ from cw_snapshot.snapshot.image_streams import image_streams
 from cw_snapshot.snapshot.journal import Fault, Journal, PluginStats, State
 from cw_snapshot.snapshot.memory_watch import MemoryWatch
 from cw_snapshot.snapshot.phases import Limits, PauseTimes
+from cw_snapshot.snapshot.predict import JobFacts
 from cw_snapshot.snapshot.shadow_pages import ShadowPages, Stream
 from cw_snapshot.snapshot.task_memory import TaskMemory
 from cw_snapshot.snapshot.tree import Tree
@@ -129,10 +130,14 @@ class NodeTake:
 
     # -- before the pause ---------------------------------------------------------------
 
-    def preflight(self) -> list[Finding]:
-        """Findings about the job; nothing is changed."""
+    def preflight(self, job: JobFacts) -> list[Finding]:
+        """Findings about the job; nothing is changed.
+
+        :param job: its size, as a prediction takes it.
+        """
         goes_on = self._limits.pause is not None
-        return preflight.inspect(self.tree, preflight.gather(self.tree), self._criu, goes_on=goes_on)
+        facts = preflight.gather(self.tree)
+        return preflight.inspect(self.tree, facts, self._criu, job, goes_on=goes_on)
 
     def open(self) -> None:
         """Start criu and hold it at pre-dump; look at what is slow to look at."""

@@ -114,6 +114,9 @@ class Engine:
         assert answered and not none, "criu asks for pages in the way of this kernel, and is masked"
         return report
 
+    def plan(self, name: str, *options: str) -> Any:
+        return self.ok("take", name, "--plan", "--json", *options).json
+
     def restore(self, snapshot: str, *options: str) -> Any:
         return self.ok("restore", snapshot, "--json", *options).json
 

@@ -99,7 +99,7 @@ def test_shadows_are_dropped_before_memory_runs_out(
 ) -> None:
     writer_at_its_limit(engine, group)
     read_when_the_shadows_are_gone(monkeypatch, engine)
-    (finding,) = engine.take("writer", "--plan")["findings"]
+    (finding,) = engine.plan("writer")["findings"]
     assert (finding["code"], finding["severity"]) == ("memory-headroom", "warning")
     assert str(group) in finding["evidence"]
     with pytest.raises(SnapshotLostError, match="ran short") as caught:
@@ -132,7 +132,7 @@ def test_a_clone_that_does_not_fit_is_not_tried(engine: Engine, group: Path) -> 
     engine.job("spread", inside(group, [sys.executable, "-u", "-c", SPREAD]))
     engine.wait_lines("spread", 3)
     limit_memory(group, memory_used(group) + 10 * MIB)
-    assert "clone-headroom" in [f["code"] for f in engine.take("spread", "--plan")["findings"]]
+    assert "clone-headroom" in [f["code"] for f in engine.plan("spread")["findings"]]
     report = engine.take("spread")
     assert len(report["without_shadow"]) == 1
     assert "Cannot allocate memory" in report["without_shadow"][0]

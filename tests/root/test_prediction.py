@@ -56,7 +56,7 @@ def compared(report: dict[str, object], name: str) -> dict[str, float]:
 
 def test_predicted_and_actual_side_by_side(engine: Engine) -> None:
     engine.counter()
-    plan = engine.ok("take", "counter", "--plan", "--json").json["predicted"]
+    plan = engine.plan("counter")["predicted"]
     assert plan["rates"]["source"].startswith("assumed")
     assert plan["machine"]["measured"]
     report = engine.take("counter")
@@ -80,7 +80,7 @@ def test_predicted_and_actual_side_by_side(engine: Engine) -> None:
     assert shown["durable_seconds"]["actual"] == pytest.approx(report["durable_seconds"], abs=5)
     assert re.search(r"pause .* predicted ", engine.ok("show", "latest:counter").out)
     # The next one knows better.
-    again = engine.ok("take", "counter", "--plan", "--json").json["predicted"]
+    again = engine.plan("counter")["predicted"]
     assert again["rates"]["source"] == "earlier takes of this job"
     assert again["rates"]["bytes_per_second"] == pytest.approx(
         report["pages"]["seen_bytes"] / report["store_seconds"], rel=0.2

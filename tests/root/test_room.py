@@ -102,7 +102,7 @@ def test_shadows_do_not_count_against_the_job_s_pids_limit(engine: Engine) -> No
             memory = [cgroups.folders([pid], "memory") for pid in (root, shadow)]
             assert memory[0] == memory[1], "whoever shares memory dies first, there"
         (group / "pids.max").write_text("2")
-        (finding,) = engine.take("counter", "--plan")["findings"]
+        (finding,) = engine.plan("counter")["findings"]
         assert (finding["code"], finding["severity"]) == ("pids-headroom", "warning")
         assert f"{group}: pids.max 2, 1 tasks" in finding["evidence"]
 
