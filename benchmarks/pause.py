@@ -26,6 +26,11 @@ SIZES_GIB = (0.25, 1.0, 4.0)
 GOAL = {"small": 1 / 30, "huge": 1 / 80}
 PER_GIB_MS = {"small": 15.0, "huge": 3.0}
 SETTLE_SECONDS = 0.5
+THREADS, PROCESSES = (8, 64, 512), (1, 8, 64)
+QUICK_THREADS, QUICK_PROCESSES = (512,), (8,)
+SHAPE_MIB = 16
+"""Memory of each process where their number, or that of threads, is what is measured."""
+SHAPE_GOAL = {"threads_512": 1.2, "processes_64": 2.0}
 
 
 def worst_stall(log: Path, begin: float) -> float:
@@ -67,7 +72,7 @@ def one_process(program: Path, gib: float, pages: str, rounds: int) -> tuple[lis
     with engine() as e:
 
         def start() -> Path:
-            e.job("writer", [program, str(int(gib * 1024)), pages, "0"])
+            e.job("writer", [program, str(int(gib * 1024)), pages, "0", "0"])
             eventually("it is ready", lambda: "ready" in e.log("writer"))
             return Path(e.store.find("writer").record.log)
 
@@ -89,6 +94,27 @@ def one_process(program: Path, gib: float, pages: str, rounds: int) -> tuple[lis
         mine, peers = rounds_of(rounds, ours, theirs)
     shutil.rmtree(fresh_folder("peer"))
     return mine, peers, int(median(extra))
+
+
+def many(program: Path, threads: int, processes: int, rounds: int) -> tuple[list[float], list[float]]:
+    """Stalls in ms of a small job of so many processes, the first of which has so many threads."""
+    with engine() as e:
+        e.job("writer", [program, str(SHAPE_MIB), "small", str(threads - 1), str(processes - 1)])
+        eventually("it is ready", lambda: "ready" in e.log("writer"))
+        log = Path(e.store.find("writer").record.log)
+
+        def stall(work: Callable[[], object]) -> float:
+            begin = time.monotonic()
+            work()
+            time.sleep(SETTLE_SECONDS)
+            return worst_stall(log, begin)
+
+        def theirs() -> None:
+            dump(e.root("writer"), fresh_folder("peer"))
+
+        mine, peers = rounds_of(rounds, lambda: stall(lambda: e.take("writer")), lambda: stall(theirs))
+    shutil.rmtree(fresh_folder("peer"))
+    return mine, peers
 
 
 def training(rounds: int) -> tuple[list[float], list[float]]:
@@ -139,6 +165,11 @@ def main() -> int:
                 report.add(against(name, mine, peers, unit="ms", peer=PEER, most=most))
                 report.add(Row(f"extra_memory_{gib:g}GiB{suffix}", extra / (1 << 20), "MiB"))
             report.add(at_most(f"per_GiB{suffix}", slope(medians), unit="ms/GiB", most=PER_GIB_MS[pages]))
+        shapes = [(f"threads_{n}", n, 1) for n in (QUICK_THREADS if options.quick else THREADS)]
+        shapes += [(f"processes_{n}", 1, n) for n in (QUICK_PROCESSES if options.quick else PROCESSES)]
+        for name, threads, processes in shapes:
+            mine, peers = many(program, threads, processes, rounds)
+            report.add(against(name, mine, peers, unit="ms", peer=PEER, most=SHAPE_GOAL.get(name)))
     mine, peers = training(rounds)
     report.add(against("gap_ddp_6proc", mine, peers, unit="ms", peer=PEER))
     return report.finish(options.json)

@@ -73,6 +73,8 @@ class Report:
 
     bench: str
     rows: list[Row] = field(default_factory=list)
+    samples: list[dict[str, Any]] = field(default_factory=list)
+    """Single measurements behind the rows, for whoever wants to look closer."""
 
     def add(self, row: Row) -> None:
         self.rows.append(row)
@@ -83,7 +85,8 @@ class Report:
         heads = ("ROW", "VALUE", "PEER", "RATIO", "GOAL", "")
         print_table(heads, [_cells(row) for row in self.rows])
         if target is not None:
-            document = {"bench": self.bench, "machine": machine(), "rows": [asdict(row) for row in self.rows]}
+            rows = [asdict(row) for row in self.rows]
+            document = {"bench": self.bench, "machine": machine(), "rows": rows, "samples": self.samples}
             target.write_text(json.dumps(document, indent=1) + "\n")
         return 0
 
@@ -100,6 +103,11 @@ def _cells(row: Row) -> tuple[str, ...]:
         row.goal,
         " ".join((verdict, row.notes)).strip(),
     )
+
+
+def at_least(name: str, value: float, *, unit: str, least: float, notes: str = "") -> Row:
+    """A row with an absolute goal to reach."""
+    return Row(name, value, unit, goal=f">= {least:g}", ok=value >= least, notes=notes)
 
 
 def arguments(description: str) -> argparse.Namespace:

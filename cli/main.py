@@ -27,6 +27,7 @@ COMMANDS = {
     "verify": "check that a snapshot can be read back",
     "rm": "delete snapshots",
     "repo": "create a repository",
+    "report": "bundle what a bug report needs",
     "agent": "serve the coordinator on this node",
     "lab": "a virtual cluster on this machine",
 }

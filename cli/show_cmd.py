@@ -2,67 +2,22 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import click
-import numpy as np
 
 from cw_snapshot.cli.command import Context, command, settings_options
 from cw_snapshot.cli.list_cmd import describe
 from cw_snapshot.cli.tables import cut, printable, size_text
+from cw_snapshot.cli.take_report import compared_lines
+from cw_snapshot.coordinator.redaction import Redactor
+from cw_snapshot.coordinator.tree_document import tree_document
 from cw_snapshot.errors import ExitCode
-from cw_snapshot.storage.manifest import ZERO, ManifestRef, Stream
+from cw_snapshot.storage.manifest import ManifestRef
 from cw_snapshot.storage.reader import TreeReader
 
-_PAGE = 4096
-_SECRET = re.compile(r"KEY|TOKEN|SECRET|PASS|CREDENTIAL|AUTH|COOKIE|SESSION|PRIVATE", re.IGNORECASE)
-_URL_PASSWORD = re.compile(r"(://[^/@\s:]*):[^/@\s]+@")
 _LONGEST_COMMAND = 100
-
-
-def redact(environment: Iterable[str]) -> list[str]:
-    """Environment variables with the values hidden of those whose names look secret, and the
-    passwords in URLs."""
-    out = []
-    for variable in environment:
-        name, equals, _ = variable.partition("=")
-        hidden = equals and _SECRET.search(name)
-        out.append(f"{name}=<redacted>" if hidden else _URL_PASSWORD.sub(r"\1:<redacted>@", variable))
-    return out
-
-
-def memory_of(stream: Stream | None) -> dict[str, int]:
-    """Bytes of data and of zero pages in a process's stream."""
-    if stream is None:
-        return {"data_bytes": 0, "zero_bytes": 0}
-    pages = stream.extents["pages"].astype(np.int64)
-    zero = int(pages[stream.extents["chunk"] == ZERO].sum())
-    return {"data_bytes": (int(pages.sum()) - zero) * _PAGE, "zero_bytes": zero * _PAGE}
-
-
-def tree_document(reader: TreeReader, *, secrets: bool) -> dict[str, Any]:
-    """What `show --json` tells of one node's tree."""
-    metadata = reader.metadata
-    processes = []
-    for process in metadata["processes"]:
-        environment = process.get("environment", [])
-        processes.append(
-            {
-                **process,
-                "environment": environment if secrets else redact(environment),
-                "memory": memory_of(reader.streams.get(f"pages/{process['pid']}")),
-            }
-        )
-    return {
-        "platform": metadata["platform"],
-        "processes": processes,
-        "files": metadata["files"],
-        "directories": metadata["directories"],
-        "sockets": metadata["sockets"],
-        "stdio": metadata["stdio"],
-    }
 
 
 def _print_process(process: Mapping[str, Any], children: Mapping[int, list[Any]], indent: str) -> None:
@@ -115,14 +70,14 @@ def _print_tree(node: str, tree: Mapping[str, Any], *, environment: bool) -> Non
 def show_command(context: Context, environment: bool, secrets: bool, snapshot: str) -> None:
     """Show what is in SNAP: processes, memory, files and sockets.
 
-    Values of environment variables whose names look secret are hidden.
+    Values that look secret in environments and command lines are hidden.
     """
     repository = context.repository()
     commit = repository.read_commit(repository.find(snapshot))
     trees = {}
     for node in commit.nodes:
         reader = TreeReader(repository, ManifestRef(node.digest, node.size, None))
-        trees[node.node] = tree_document(reader, secrets=secrets)
+        trees[node.node] = tree_document(reader, None if secrets else Redactor())
 
     def text() -> None:
         click.echo(f"{commit.snapshot} of job {commit.job}, incarnation {commit.incarnation}")
@@ -130,6 +85,8 @@ def show_command(context: Context, environment: bool, secrets: bool, snapshot: s
             f"taken {commit.created:%Y-%m-%d %H:%M:%S} UTC"
             + (f", named {commit.name}" if commit.name else "")
         )
+        for line in compared_lines(commit.summary.get("take", {}).get("compared", {})):
+            click.echo(line)
         for node, tree in trees.items():
             _print_tree(node, tree, environment=environment)
 

@@ -6,43 +6,12 @@ import click
 
 from cw_snapshot.cli.command import Context, command, note, settings_options
 from cw_snapshot.cli.progress import TakeDisplay
-from cw_snapshot.cli.tables import printable, size_text
+from cw_snapshot.cli.take_report import print_plan, print_report, seconds_text
 from cw_snapshot.coordinator.cluster_jobs import ClusterJob, ClusterJobs
-from cw_snapshot.coordinator.take import TakeReport, TakeRequest, plan_take, refusals_that_stand, take
+from cw_snapshot.coordinator.take import TakeRequest, plan_take, refusals_that_stand, take
+from cw_snapshot.coordinator.take_report import TakeReport
 from cw_snapshot.errors import ExitCode, UsageError
 from cw_snapshot.snapshot.predict import Prediction
-
-
-def _print_plan(report: TakeReport) -> None:
-    p = report.predicted
-    assert p is not None
-    click.echo(f"job           {report.job}: {p.processes} processes, {p.threads} threads")
-    click.echo(f"pause         about {_seconds(p.pause_seconds)}")
-    click.echo(
-        f"memory        {size_text(p.private_bytes)} to read, at most as much extra until it is stored"
-    )
-    click.echo(f"copied first  {size_text(p.shared_bytes + p.pinned_bytes)} of shared and pinned memory")
-    for finding in report.findings:
-        click.echo(f"{finding.severity.name.lower():<13} {printable(str(finding))}")
-    if not report.findings:
-        click.echo("findings      none")
-
-
-def _print_report(report: TakeReport) -> None:
-    if report.pause_seconds is None:
-        click.echo(f"{report.snapshot}: job {report.job} was stopped after its snapshot was durable")
-    else:
-        click.echo(f"{report.snapshot}: job {report.job} paused {_seconds(report.pause_seconds)}")
-    stats = report.stats
-    click.echo(
-        f"  {size_text(stats.seen_bytes)} seen, {size_text(stats.zero_bytes)} zero, "
-        f"{size_text(stats.new_bytes)} new, {size_text(stats.stored_bytes)} stored; "
-        f"extra memory {size_text(report.extra_memory_bytes)}; durable after {report.durable_seconds:.1f} s"
-    )
-
-
-def _seconds(seconds: float) -> str:
-    return f"{seconds * 1e3:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
 
 
 def _warn(report: TakeReport) -> None:
@@ -56,7 +25,7 @@ def pause_warning(predicted: Prediction | None, actual: float | None) -> str:
     """A remark when the pause was far from what was predicted; else empty."""
     if predicted is None or actual is None or actual < 3 * predicted.pause_seconds + 0.1:
         return ""
-    return f"the pause was predicted as {_seconds(predicted.pause_seconds)}; was the machine busy?"
+    return f"the pause was predicted as {seconds_text(predicted.pause_seconds)}; was the machine busy?"
 
 
 @command(
@@ -74,6 +43,11 @@ def pause_warning(predicted: Prediction | None, actual: float | None) -> str:
 @click.option("--stop", "stop_job", is_flag=True, help="Kill the job once its snapshot is durable.")
 @click.option("--name", help="A name for the snapshot.")
 @click.option("--plan", is_flag=True, help="Only tell what a take would find and cost.")
+@click.option(
+    "--collapse",
+    is_flag=True,
+    help="First make huge pages of the job's small ones: seconds of one core per GiB, a shorter pause.",
+)
 @click.option("--force", is_flag=True, help="Try although preflight refuses; a failed dump is undone.")
 @click.argument("job", required=False)
 def take_command(
@@ -82,6 +56,7 @@ def take_command(
     stop_job: bool,
     name: str | None,
     plan: bool,
+    collapse: bool,
     force: bool,
     job: str | None,
 ) -> int:
@@ -97,24 +72,25 @@ def take_command(
     """
     store = context.store()
     if pid is not None:
-        request = TakeRequest(job or f"pid-{pid}", pid, stop=stop_job, name=name, force=force)
+        name_of_job, root, record = job or f"pid-{pid}", pid, None
     elif job is not None and (known := ClusterJobs(context.settings.state_dir).find(job)) is not None:
         return _on_nodes(context, known, stop=stop_job, name=name, force=force)
     elif job is not None:
         record = store.running(job)
-        request = TakeRequest(job, record.root_pid, record, stop=stop_job, name=name, force=force)
+        name_of_job, root = job, record.root_pid
     else:
         raise UsageError(what="name a job, or a process with --pid")
+    request = TakeRequest(name_of_job, root, record, stop=stop_job, name=name, force=force, collapse=collapse)
     if plan:
         planned = plan_take(request, context.settings)
-        context.emit("take-plan", planned.to_json(), lambda: _print_plan(planned))
+        context.emit("take-plan", planned.to_json(), lambda: print_plan(planned))
         return int(ExitCode.REFUSED) if refusals_that_stand(planned.findings, force=force) else 0
     with TakeDisplay() as display:
         report = take(request, store, context.repository(), context.settings, display)
     _warn(report)
     if remark := pause_warning(report.predicted, report.pause_seconds):
         note(f"note: {remark}")
-    context.emit("take", report.to_json(), lambda: _print_report(report))
+    context.emit("take", report.to_json(), lambda: print_report(report))
     return 0
 
 
@@ -128,7 +104,9 @@ def _on_nodes(context: Context, job: ClusterJob, *, stop: bool, name: str | None
     )
 
     def text() -> None:
-        pause = "was stopped" if report.pause_seconds is None else f"paused {_seconds(report.pause_seconds)}"
+        pause = (
+            "was stopped" if report.pause_seconds is None else f"paused {seconds_text(report.pause_seconds)}"
+        )
         click.echo(f"{report.snapshot}: job {report.job} on {len(report.nodes)} nodes {pause}")
 
     context.emit("take", report.to_json(), text)

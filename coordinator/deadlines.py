@@ -57,6 +57,11 @@ def take_limits(size: JobSize, max_pause: timedelta, *, stop: bool) -> Limits:
     )
 
 
+def collapse_limit(candidate_bytes: int) -> timedelta:
+    """How long huge pages may be made of so much memory: twice as long as it usually takes."""
+    return 5 * _SECOND + 5 * _SECOND * candidate_bytes / (1 << 30)
+
+
 def restore_limits(size: JobSize) -> RestoreLimits:
     """Limits of a restore."""
     return RestoreLimits(skeleton=30 * _SECOND + _SECOND * size.processes / 20, go=GO)

@@ -13,6 +13,7 @@ from typing import Any
 from cw_snapshot.coordinator import deadlines
 from cw_snapshot.coordinator.barrier import Phase
 from cw_snapshot.coordinator.deadlines import JobSize
+from cw_snapshot.coordinator.expectation import Expectation
 from cw_snapshot.coordinator.jobs import JobRecord, kill_root
 from cw_snapshot.coordinator.leftovers import recover_dead_operations
 from cw_snapshot.coordinator.priority import yield_to_job
@@ -22,7 +23,6 @@ from cw_snapshot.errors import CwError
 from cw_snapshot.snapshot import procfs
 from cw_snapshot.snapshot import tree as trees
 from cw_snapshot.snapshot.criu_binary import find_criu
-from cw_snapshot.snapshot.predict import predict
 from cw_snapshot.snapshot.preflight import PreflightRefusedError
 from cw_snapshot.snapshot.shadow_pages import Stream
 from cw_snapshot.snapshot.take import NodeTake
@@ -47,6 +47,7 @@ class TakeWork:
 
     def __init__(
         self,
+        job: str,
         root: int,
         record: JobRecord | None,
         *,
@@ -59,6 +60,7 @@ class TakeWork:
         stop: bool = False,
         force: bool = False,
     ) -> None:
+        self._job = job
         self._root = root
         self._record = record
         self._operation = operation
@@ -94,20 +96,20 @@ class TakeWork:
     def _open(self) -> dict[str, Any]:
         recover_dead_operations()
         tree = trees.find(self._root)
-        predicted = predict(tree)
+        predicted = Expectation(self._job, self._settings).of(tree)
         node = NodeTake(
             tree,
             criu=find_criu(),
             name=self._operation,
             limits=deadlines.take_limits(
-                JobSize(predicted.processes, predicted.private_bytes),
+                JobSize(predicted.facts.processes, predicted.facts.private_bytes),
                 self._settings.max_pause,
                 stop=self._stop,
             ),
             log_level=self._settings.criu_log_level,
             guard_log=self._folder / "guard.log",
         )
-        findings = node.preflight()
+        findings = node.preflight(predicted.facts)
         if bad := refusals_that_stand(findings, force=self._force):
             raise PreflightRefusedError(bad)
         # Here, where it costs the job nothing: a store that does not answer, or too little memory.

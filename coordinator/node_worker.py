@@ -180,6 +180,7 @@ def work_of(begin: wire.Begin, worker: Worker, settings: Settings, op: Operation
         record = store.running(begin.job)
         root = record.root_pid
     return TakeWork(
+        begin.job,
         root,
         record,
         operation=name,

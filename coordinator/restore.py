@@ -132,15 +132,23 @@ def restore(
         reader.check()
         return report
     refuse_low_limits()
+    details = {
+        "snapshot": commit.snapshot,
+        "files": request.files.value,
+        "settings": settings.to_json(),
+    }
     with (
         exclusive(store.lock_path(job), job),
         interruptible(),
-        operation(settings.state_dir, "restore", job, {"snapshot": commit.snapshot}) as op,
+        operation(settings.state_dir, "restore", job, details) as op,
     ):
         recover_dead_operations()
         refuse_if_running(store, job)
-        report = _Restore(request, commit, reader, store, settings, progress, op).run()
-        op.result = report.to_json()
+        restoring = _Restore(request, commit, reader, store, settings, progress, op)
+        try:
+            report = restoring.run()
+        finally:
+            op.result = restoring.report.to_json()
     if op.unwritten:
         report.notes.append(op.unwritten)
     return report
@@ -181,12 +189,13 @@ class _Restore:
         self._settings = settings
         self._progress = progress
         self._op = op
-        self._report = RestoreReport(commit.job, commit.snapshot)
+        self.report = RestoreReport(commit.job, commit.snapshot)
+        """What is known so far, also when it fails."""
         self._job: Mapping[str, Any] = commit.summary.get("job") or {}
         self._phase_begun = time.monotonic()
 
     def run(self) -> RestoreReport:
-        report, reader = self._report, self._reader
+        report, reader = self.report, self._reader
         incarnation, own = self._store.next_incarnation(self._commit.job)
         report.incarnation = max(incarnation, self._commit.incarnation + 1)
         log = Path(self._job.get("log") or own / "output.log")
@@ -241,7 +250,7 @@ class _Restore:
 
     def _done(self, phase: str) -> None:
         now = time.monotonic()
-        self._report.times[phase] = round(now - self._phase_begun, 6)
+        self.report.times[phase] = round(now - self._phase_begun, 6)
         self._phase_begun = now
 
     def _fetch(self, node: NodeRestore, log: Path) -> None:
@@ -267,7 +276,7 @@ class _Restore:
         self._progress.phase("pages")
 
         def progress(done: int, total: int) -> None:
-            self._report.poured_bytes = total
+            self.report.poured_bytes = total
             self._progress.pages(done, total)
 
         self._reader.pour(node.sinks(), threads=self._settings.threads, progress=progress)

@@ -98,6 +98,17 @@ class Settings:
     criu_log_level: int = LOG_LEVEL
     """0 to 4; 4 tells every step and makes pauses longer."""
 
+    def to_json(self) -> dict[str, Any]:
+        """As records tell them. The repository's URL may hold a password."""
+        return {
+            "state_dir": str(self.state_dir),
+            "repository": self.repository,
+            "max_pause_seconds": self.max_pause.total_seconds(),
+            "threads": self.threads,
+            "limit_memory": self.limit_memory,
+            "criu_log_level": self.criu_log_level,
+        }
+
 
 def _absolute(text: Any) -> Path:
     """A path that means the same for later commands in other folders."""

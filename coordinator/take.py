@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import platform
+import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from cw_snapshot.coordinator import deadlines
 from cw_snapshot.coordinator.deadlines import JobSize
+from cw_snapshot.coordinator.expectation import Expectation, repository_name
 from cw_snapshot.coordinator.jobs import JobRecord, JobStore, check_identity, kill_root
 from cw_snapshot.coordinator.leftovers import recover_dead_operations
 from cw_snapshot.coordinator.limits import refuse_low_limits
@@ -19,14 +21,16 @@ from cw_snapshot.coordinator.operations import Operation, operation
 from cw_snapshot.coordinator.priority import yield_to_job
 from cw_snapshot.coordinator.settings import Settings
 from cw_snapshot.coordinator.signals import InterruptedBySignalError, ignore_signals, interruptible
-from cw_snapshot.coordinator.state import exclusive
+from cw_snapshot.coordinator.state import exclusive, read_json
+from cw_snapshot.coordinator.take_report import TakeReport
 from cw_snapshot.errors import CwError, ExitCode, InternalError, SystemFailedError
 from cw_snapshot.snapshot import procfs
 from cw_snapshot.snapshot import tree as trees
 from cw_snapshot.snapshot.criu_binary import find_criu
+from cw_snapshot.snapshot.criu_session import CriuDiedError
 from cw_snapshot.snapshot.findings import Finding, Severity, refusals
 from cw_snapshot.snapshot.journal import Fault
-from cw_snapshot.snapshot.predict import Prediction, predict
+from cw_snapshot.snapshot.predict import Prediction
 from cw_snapshot.snapshot.preflight import PreflightRefusedError
 from cw_snapshot.snapshot.shadow_pages import Stream
 from cw_snapshot.snapshot.take import NodeTake
@@ -95,6 +99,8 @@ class TakeRequest:
     stop: bool = False
     name: str | None = None
     force: bool = False
+    collapse: bool = False
+    """Make huge pages of the job's small ones first."""
     fault: Fault | None = None
     """Test switch."""
 
@@ -109,47 +115,19 @@ class TakeProgress(Protocol):
         """So much is stored of `total` bytes."""
 
 
-@dataclass(slots=True)
-class TakeReport:
-    """What a take has to tell in the end."""
-
-    job: str
-    snapshot: str = ""
-    pause_seconds: float | None = None
-    """None with `--stop`: the job did not go on."""
-    times: dict[str, float] = field(default_factory=dict)
-    predicted: Prediction | None = None
-    findings: list[Finding] = field(default_factory=list)
-    processes: int = 0
-    without_shadow: list[str] = field(default_factory=list)
-    extra_memory_bytes: int = 0
-    stats: WriteStats = field(default_factory=WriteStats)
-    durable_seconds: float = 0.0
-    stopped_job: bool = False
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "job": self.job,
-            "snapshot": self.snapshot,
-            "pause_seconds": self.pause_seconds,
-            "pause_parts_seconds": self.times,
-            "predicted": self.predicted.to_json() if self.predicted else None,
-            "findings": [f.to_json() for f in self.findings],
-            "processes": self.processes,
-            "without_shadow": self.without_shadow,
-            "extra_memory_bytes": self.extra_memory_bytes,
-            "pages": asdict(self.stats),
-            "durable_seconds": round(self.durable_seconds, 3),
-            "stopped_job": self.stopped_job,
-        }
-
-
 def plan_take(request: TakeRequest, settings: Settings) -> TakeReport:
     """What a take would find and cost; nothing is stopped."""
+    begun = time.monotonic()
     tree = trees.find(request.root)
-    predicted = predict(tree)
+    expectation = Expectation(request.job, settings)
+    predicted = expectation.of(tree)
     node = _node(tree, predicted, request, settings, None)
-    return TakeReport(request.job, predicted=predicted, findings=node.preflight(), processes=len(tree.living))
+    report = TakeReport(request.job, predicted=predicted, processes=len(tree.living))
+    report.findings = node.preflight(predicted.facts)
+    report.preflight_seconds = time.monotonic() - begun
+    if request.collapse:
+        report.collapsing = expectation.planned_collapse(tree, predicted)
+    return report
 
 
 def refusals_that_stand(findings: list[Finding], *, force: bool) -> list[Finding]:
@@ -160,7 +138,7 @@ def refusals_that_stand(findings: list[Finding], *, force: bool) -> list[Finding
 def _node(
     tree: Tree, predicted: Prediction, request: TakeRequest, settings: Settings, op: Operation | None
 ) -> NodeTake:
-    size = JobSize(predicted.processes, predicted.private_bytes)
+    size = JobSize(predicted.facts.processes, predicted.facts.private_bytes)
     return NodeTake(
         tree,
         criu=find_criu(),
@@ -180,18 +158,26 @@ def take(
     check_identity("job id", request.job)
     if request.name is not None:
         check_identity("snapshot name", request.name)
+    details = {
+        "root": request.root,
+        "stop": request.stop,
+        "name": request.name,
+        "force": request.force,
+        "repository": repository_name(settings),
+        "settings": settings.to_json(),
+    }
     with (
         exclusive(store.lock_path(request.job), request.job),
         interruptible(),
-        operation(
-            settings.state_dir, "take", request.job, {"stop": request.stop, "name": request.name}
-        ) as op,
+        operation(settings.state_dir, "take", request.job, details) as op,
     ):
+        taking = _Take(request, repository, settings, progress, op)
         try:
-            report = _Take(request, repository, settings, progress, op).run()
+            report = taking.run()
         except InterruptedBySignalError as error:
             raise TakeAbortedError(cause=error.message, fix="take again.") from error
-        op.result = report.to_json()
+        finally:
+            op.result = taking.report.to_json()
     if op.unwritten:
         report.findings.append(Finding("record", Severity.WARNING, op.unwritten))
     return report
@@ -213,8 +199,11 @@ class _Take:
         self._settings = settings
         self._progress = progress
         self._op = op
-        self._report = TakeReport(request.job)
+        self.report = TakeReport(request.job)
+        """What is known so far, also when it fails."""
         self._begun = time.monotonic()
+        self._paused = 0.0
+        """When the pause ended."""
         self._went = False
         self._root_start = 0
         """Start time of the tree's root: with its pid it tells whether the job has ended."""
@@ -222,7 +211,7 @@ class _Take:
         """Bytes to store."""
 
     def run(self) -> TakeReport:
-        report = self._report
+        report = self.report
         self._progress.phase("preflight")
         recover_dead_operations()
         # First: a store that does not answer, or too little memory, must cost the job nothing.
@@ -233,8 +222,14 @@ class _Take:
             node = self._checked_node()
             try:
                 self._pause(node)
-                manifest = self._store(node, writer)
+                try:
+                    manifest = self._store(node, writer)
+                except (CwError, OSError) as error:
+                    if cause := node.lost_to(error):
+                        raise cause from error
+                    raise
                 report.snapshot = self._commit(manifest).snapshot
+                self._note_time()
                 ignore_signals()
                 if self._request.stop:
                     self._end_job(node)
@@ -244,37 +239,55 @@ class _Take:
                     ignore_signals()
                 finally:  # also when one came just now
                     self._give_up(node, error)
-        report.durable_seconds = time.monotonic() - self._begun
         return report
 
     def _checked_node(self) -> NodeTake:
-        request, report = self._request, self._report
-        tree = trees.find(request.root)
+        tree = trees.find(self._request.root)
         self._root_start = procfs.read_stat(tree.root.pid).starttime
-        report.predicted = predict(tree)
-        report.processes = len(tree.living)
-        node = _node(tree, report.predicted, request, self._settings, self._op)
-        report.findings = node.preflight()
-        if bad := refusals_that_stand(report.findings, force=request.force):
-            raise PreflightRefusedError(bad)
+        expectation = Expectation(self._request.job, self._settings)
+        predicted, node = self._predicted_node(expectation, tree)
+        if self._request.collapse:
+            self._progress.phase("collapse")
+            self.report.collapsing = expectation.collapse(tree, predicted)
+            # That may have taken long.
+            predicted, node = self._predicted_node(expectation, trees.find(self._request.root))
         allowed = self._settings.max_pause.total_seconds()
-        if report.predicted.pause_seconds > allowed and not request.stop:
-            predicted = report.predicted.pause_seconds
-            raise PauseTooLongError(predicted=predicted * 1e3, allowed=allowed * 1e3)
+        if predicted.pause_seconds > allowed and not self._request.stop:
+            raise PauseTooLongError(predicted=predicted.pause_seconds * 1e3, allowed=allowed * 1e3)
         return node
+
+    def _predicted_node(self, expectation: Expectation, tree: Tree) -> tuple[Prediction, NodeTake]:
+        """Look at the tree as it is now.
+
+        :raises PreflightRefusedError: it can't be taken.
+        """
+        begun = time.monotonic()
+        predicted = expectation.of(tree, begun - self._begun)
+        node = _node(tree, predicted, self._request, self._settings, self._op)
+        report = self.report
+        report.predicted, report.processes = predicted, len(tree.living)
+        report.findings = node.preflight(predicted.facts)
+        report.preflight_seconds = time.monotonic() - begun
+        if bad := refusals_that_stand(report.findings, force=self._request.force):
+            raise PreflightRefusedError(bad)
+        return predicted, node
 
     def _pause(self, node: NodeTake) -> None:
         self._progress.phase("pause")
-        node.open()
-        node.stop()
-        node.skeleton()
-        node.shadow()
-        if not self._request.stop:
-            node.go()
-            self._went = True
-            self._report.pause_seconds = round(node.times.went, 6)
-        self._report.times = node.times.to_json()
-        self._report.without_shadow = list(node.without_shadow)
+        try:
+            node.open()
+            node.stop()
+            node.skeleton()
+            node.shadow()
+            if not self._request.stop:
+                node.go()
+                self._went = True
+                self.report.pause_seconds = round(node.times.went, 6)
+            self._paused = time.monotonic()
+        finally:
+            self.report.times = node.times.to_json()
+        self.report.without_shadow = list(node.without_shadow)
+        self.report.criu = node.plugin_stats
 
     def _writer(self, broker: LocalBroker) -> TreeWriter:
         usual = max(procfs.meminfo()["MemAvailable"] // _MEMORY_PARTS, _LEAST_MEMORY)
@@ -293,8 +306,8 @@ class _Take:
         self._total = sum(size for stream in streams for _, size in stream.source.runs())
         self._add_all(writer, streams)
         manifest = writer.finish(node.metadata())
-        self._report.stats = writer.stats
-        self._report.extra_memory_bytes = node.extra_memory_bytes
+        self.report.stats = writer.stats
+        self.report.extra_memory_bytes = node.extra_memory_bytes
         return manifest
 
     def _add_all(self, writer: TreeWriter, streams: list[Stream]) -> None:
@@ -311,13 +324,20 @@ class _Take:
                 writer.close()
                 raise
 
+    def _note_time(self) -> None:
+        now = time.monotonic()
+        self.report.store_seconds = now - self._paused
+        self.report.durable_seconds = now - self._begun
+
     def _commit(self, manifest: ManifestRef) -> Commit:
         self._progress.phase("commit")
         record = self._request.record
-        report = self._report.to_json()
+        self._note_time()  # all but the commit itself
+        report = self.report.to_json()
+        told = ("pause_seconds", "pause_parts_seconds", "compared", "collapse", "pages")
         summary = {
-            "take": {key: report[key] for key in ("pause_seconds", "pause_parts_seconds", "pages")},
-            "processes": self._report.processes,
+            "take": {key: report[key] for key in told},
+            "processes": self.report.processes,
             # A restore asks whether it still lives.
             "original": {
                 "pid": self._request.root,
@@ -340,22 +360,27 @@ class _Take:
         if self._request.record is not None:
             kill_root(self._request.record)
         trees.kill(node.tree.members)
-        self._report.stopped_job = True
+        self.report.stopped_job = True
 
     def _give_up(self, node: NodeTake, error: BaseException) -> None:
         """Undo, and say in the error how the job stands."""
         self._op.keep_log(node.log, error)
+        criu_died = isinstance(error, CriuDiedError)
         try:
             node.abort()
         except CwError as worse:
+            criu_died |= isinstance(worse, CriuDiedError)
             error = worse
         if isinstance(error, OSError):
             error = SystemFailedError(error)
-        if self._report.snapshot:
+        if self.report.snapshot:
             if isinstance(error, CwError):
-                error.evidence.append(f"the snapshot {self._report.snapshot} is durable")
+                error.evidence.append(f"the snapshot {self.report.snapshot} is durable")
             raise error
         if self._job_ended():
+            if criu_died and isinstance(error, CwError) and not self._ended_by_somebody():
+                error.evidence.append("the job has ended")
+                raise error
             cause = error.message if isinstance(error, CwError) else f"{type(error).__name__}: {error}"
             raise JobEndedError(cause=cause, evidence=getattr(error, "evidence", [])) from error
         if not isinstance(error, CwError):
@@ -375,3 +400,9 @@ class _Take:
         except procfs.ProcessGoneError:
             return True
         return root.starttime != self._root_start or root.state in "ZX"
+
+    def _ended_by_somebody(self) -> bool:
+        """Whether the job was ended on purpose, and its criu with it: not by what a dying criu does."""
+        record = self._request.record
+        status = read_json(Path(record.status)) if record else None
+        return record is not None and (status is None or status["signal"] in (signal.SIGKILL, signal.SIGTERM))

@@ -219,6 +219,7 @@ static int stand_guard(const char *folder, const char *log, struct cw_plan *plan
 	if (lock >= 0)
 		flock(lock, LOCK_EX);
 	int outcome = put_right(folder, plan);
+	cw_plan_keep_logs(folder, log);
 	cw_plan_remove_folder(folder);
 	return outcome;
 }

@@ -19,8 +19,8 @@
  */
 #define _GNU_SOURCE
 #include "io_uring_filter.h"
+#include "others.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <getopt.h>
@@ -310,52 +310,6 @@ static int tend(const struct options *o, pid_t command, const sigset_t *watched)
 	}
 }
 
-/* Whether a process is a shadow: stopped by its keeper ("t"), or not yet in its hands ("T"). A keeper
- * that never comes leaves it to the guard of its take. */
-static int is_shadow(int pid)
-{
-	char path[32], comm[20], state;
-
-	snprintf(path, sizeof(path), "/proc/%d/stat", pid);
-	FILE *file = fopen(path, "re");
-	if (!file)
-		return 0;
-	int n = fscanf(file, "%*d (%19[^)]) %c", comm, &state);
-	fclose(file);
-	return n == 2 && (state == 't' || state == 'T') && !strcmp(comm, "cw-shadow");
-}
-
-/* SIGKILL everybody in the namespace but shadows. Returns how many were killed. */
-static int kill_others(void)
-{
-	DIR *proc = opendir("/proc");
-	struct dirent *entry;
-	int killed = 0;
-
-	while (proc && (entry = readdir(proc))) {
-		int pid = atoi(entry->d_name);
-		if (pid > 1 && !is_shadow(pid) && !kill(pid, SIGKILL))
-			killed++;
-	}
-	if (proc)
-		closedir(proc);
-	return killed;
-}
-
-/* End the job's other processes and wait until nobody is left. */
-static void end_others(void)
-{
-	struct timespec pause = { .tv_nsec = 1000 * 1000 };
-
-	while (kill_others()) {
-		while (waitpid(-1, NULL, WNOHANG | __WALL) > 0)
-			;
-		nanosleep(&pause, NULL);
-	}
-	while (waitpid(-1, NULL, __WALL) > 0)
-		;
-}
-
 /* Log files, the ready pipe and criu's socket are the command's, not ours: held open
  * here, they would hide its end from whoever reads them. */
 static void close_inherited(const struct options *o)
@@ -393,7 +347,7 @@ static _Noreturn void be_init(const struct options *o)
 	tell(o, "started %d\n", command);
 	close_inherited(o);
 	write_status(o, tend(o, command, &watched));
-	end_others();
+	cw_end_others();
 	_exit(0);
 }
 

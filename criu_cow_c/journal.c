@@ -19,14 +19,18 @@ int cw_journal_map(int fd, struct cw_journal *journal)
 		return -errno;
 
 	struct cw_journal_header *head = map;
-	if (head->magic != CW_JOURNAL_MAGIC || head->version != CW_JOURNAL_VERSION) {
+	size_t entries = head->room * sizeof(struct cw_journal_entry);
+	if (head->magic != CW_JOURNAL_MAGIC || head->version != CW_JOURNAL_VERSION ||
+	    entries > bytes - sizeof(*head)) {
 		munmap(map, bytes);
 		return -EINVAL;
 	}
 	journal->head = head;
 	journal->entry = (struct cw_journal_entry *)(head + 1);
 	journal->bytes = bytes;
-	journal->room = (bytes - sizeof(*head)) / sizeof(struct cw_journal_entry);
+	journal->room = head->room;
+	journal->thread = (struct cw_journal_thread *)(journal->entry + journal->room);
+	journal->thread_room = (bytes - sizeof(*head) - entries) / sizeof(struct cw_journal_thread);
 	return 0;
 }
 
@@ -36,5 +40,6 @@ void cw_journal_unmap(struct cw_journal *journal)
 		munmap(journal->head, journal->bytes);
 	journal->head = NULL;
 	journal->entry = NULL;
+	journal->thread = NULL;
 	journal->bytes = 0;
 }

@@ -14,7 +14,7 @@
 #include <sys/user.h>
 
 #define CW_JOURNAL_MAGIC   0x31304c4e524a5743ull /* "CWJRNL01" */
-#define CW_JOURNAL_VERSION 1u
+#define CW_JOURNAL_VERSION 2u
 
 /* What the controller decided before it answered criu's post-dump callback. */
 enum cw_decision {
@@ -49,6 +49,12 @@ enum cw_step {
 	CW_STEP_RESTORE = 6, /* text, mask and registers put back */
 };
 
+/* What has been done to one thread. */
+enum cw_thread_state {
+	CW_THREAD_LEFT = 0,
+	CW_THREAD_ANEW = 1, /* it enters its system call anew (rewind.h) */
+};
+
 struct cw_journal_header {
 	uint64_t magic;
 	uint32_t version;
@@ -58,7 +64,7 @@ struct cw_journal_header {
 	uint32_t hold_ms;    /* longest time the plugin may hold the tasks for direct reading */
 	uint32_t fault_step; /* test switch: fail at this step ... */
 	int32_t fault_errno; /* ... with this errno; 0 in production */
-	uint32_t reserved0;
+	uint32_t room; /* entries that the file has room for; the threads are behind them */
 	uint64_t begin_ns; /* CLOCK_MONOTONIC when the plugin began and ended */
 	uint64_t end_ns;
 	uint32_t smaps_made; /* mappings lists given to criu without a page walk ... */
@@ -66,7 +72,10 @@ struct cw_journal_header {
 	uint64_t scans_answered; /* page scans answered without a walk ... */
 	uint64_t scans_walked;   /* ... and with one */
 	char criu_run_id[40]; /* in the name of criu's nftables table; empty = not known */
-	uint8_t reserved[8];
+	uint32_t reads_answered; /* the same for reads of the pagemap file, before Linux 6.7 */
+	uint32_t reads_walked;
+	uint32_t threads; /* in use */
+	uint32_t reserved;
 };
 
 struct cw_journal_entry {
@@ -84,14 +93,24 @@ struct cw_journal_entry {
 	uint8_t reserved[240];
 };
 
-_Static_assert(sizeof(struct cw_journal_header) == 128, "journal header layout");
+struct cw_journal_thread {
+	int32_t pid; /* its process; both as seen in criu's pid namespace */
+	int32_t tid;
+	int32_t state;
+	uint32_t reserved;
+};
+
+_Static_assert(sizeof(struct cw_journal_header) == 136, "journal header layout");
 _Static_assert(sizeof(struct cw_journal_entry) == 512, "journal entry layout");
+_Static_assert(sizeof(struct cw_journal_thread) == 16, "journal thread layout");
 
 struct cw_journal {
 	struct cw_journal_header *head;
 	struct cw_journal_entry *entry;
+	struct cw_journal_thread *thread;
 	size_t bytes;
-	size_t room; /* entries that the file has room for */
+	size_t room; /* entries and threads that the file has room for */
+	size_t thread_room;
 };
 
 /* Map the journal behind fd. Returns 0, or a negative errno: -EINVAL when the file is not a

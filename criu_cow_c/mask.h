@@ -21,6 +21,8 @@ struct cw_mask_stats {
 	uint64_t walked;   /* scans that the kernel did, masked afterwards */
 	uint64_t passed;   /* scans that are not ours to mask */
 	uint64_t dropped;  /* regions left out of the kernel's answers */
+	uint64_t reads_answered; /* reads of the pagemap file answered without a walk */
+	uint64_t reads_walked;   /* reads that the kernel did, masked afterwards */
 };
 extern struct cw_mask_stats cw_mask_stats;
 

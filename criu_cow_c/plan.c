@@ -96,6 +96,39 @@ int cw_plan_stopped_before(const struct cw_plan *plan, pid_t pid)
 	return cw_pids_has(&plan->stopped_before, pid);
 }
 
+static void copy_log(const char *folder, const char *name, const char *target_folder)
+{
+	char from[PATH_MAX], to[PATH_MAX], block[1 << 14];
+	ssize_t n;
+
+	/* criu may have run as the job's user, who then owns the folder: no link of his is followed. */
+	snprintf(from, sizeof(from), "%s/images/%s", folder, name);
+	int source = open(from, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+	if (source < 0)
+		return;
+	snprintf(to, sizeof(to), "%s/%s", target_folder, name);
+	int target = open(to, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+	while (target >= 0 && (n = read(source, block, sizeof(block))) > 0)
+		if (write(target, block, (size_t)n) != n)
+			break;
+	if (target >= 0)
+		close(target);
+	close(source);
+}
+
+void cw_plan_keep_logs(const char *folder, const char *guard_log)
+{
+	char target[PATH_MAX];
+
+	snprintf(target, sizeof(target), "%s", guard_log);
+	char *slash = strrchr(target, '/');
+	if (!slash || !strcmp(target, "/dev/null"))
+		return;
+	*slash = 0;
+	copy_log(folder, "dump.log", target);
+	copy_log(folder, "restore.log", target);
+}
+
 static int remove_one(const char *path, const struct stat *stat, int type, struct FTW *ftw)
 {
 	(void)stat, (void)type, (void)ftw;

@@ -31,6 +31,9 @@ int cw_plan_read(const char *folder, struct cw_plan *plan);
 
 int cw_plan_stopped_before(const struct cw_plan *plan, pid_t pid);
 
+/* Copy criu's logs beside the guard's own, for a bug report. */
+void cw_plan_keep_logs(const char *folder, const char *guard_log);
+
 /* Remove the work folder and what is in it. */
 void cw_plan_remove_folder(const char *folder);
 

@@ -1,4 +1,4 @@
-/* The CRIU plugin: its exit hook makes the shadows.
+/* The CRIU plugin: its exit hook rewinds interrupted calls and makes the shadows.
  *
  * criu calls the exit hook after it has answered post-dump and right before it lets
  * the tasks go (criu/cr-dump.c, cr_dump_finish): every thread is still seized with its
@@ -17,6 +17,7 @@
 #include "journal.h"
 #include "mask.h"
 #include "plugin.h"
+#include "rewind.h"
 #include "shadow.h"
 #include "vmflags.h"
 
@@ -91,6 +92,7 @@ static void plugin_exit(int stage, int ret)
 		return;
 	if (!ret && journal.head->decision == CW_DECISION_MAKE) {
 		journal.head->phase = CW_PHASE_MAKING;
+		cw_rewind(&journal);
 		if (cw_shadows_make(&journal))
 			hold_for_reading();
 	}
@@ -98,6 +100,8 @@ static void plugin_exit(int stage, int ret)
 	journal.head->smaps_real = cw_vmflags_stats.real;
 	journal.head->scans_answered = cw_mask_stats.answered;
 	journal.head->scans_walked = cw_mask_stats.walked;
+	journal.head->reads_answered = (uint32_t)cw_mask_stats.reads_answered;
+	journal.head->reads_walked = (uint32_t)cw_mask_stats.reads_walked;
 	journal.head->phase = CW_PHASE_DONE;
 	cw_journal_unmap(&journal);
 }

@@ -89,7 +89,7 @@ class CwError(Exception):
 class InternalError(CwError):
     """Internal error: {what}. This is a defect of cw-snapshot.
 
-    Fix: report it with the log of this command.
+    Fix: report it; `cw-snapshot report latest` bundles what is known of a take or restore.
     """
 
 

@@ -40,6 +40,7 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=512)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--sleep", type=float, default=0.0, help="seconds between steps")
+    parser.add_argument("--slow-while", type=Path, help="a file: 0.2 s between steps while it exists")
     parser.add_argument("--board", action="store_true", help="keep a number in named shared memory")
     parser.add_argument("--times", action="store_true", help="write the time of each step too")
     args = parser.parse_args()
@@ -89,8 +90,9 @@ def main() -> None:
                 scale[0] = 1.0 + step / 1e6
                 when = f" {time.time():.6f}" if args.times else ""
                 out.write(f"{rank} {step} {loss.item().hex()}{when}\n")
-                if args.sleep:
-                    time.sleep(args.sleep)
+                slow = args.slow_while is not None and args.slow_while.exists()
+                if args.sleep or slow:
+                    time.sleep(0.2 if slow else args.sleep)
                 if step == args.steps:
                     break
         out.write(f"{rank} final {parameters_hash(model)}\n")

@@ -29,11 +29,6 @@ from cw_snapshot.snapshot.criu_binary import rpc
 _DATAGRAM_BYTES = 1 << 20
 _REAP_SECONDS = 10
 
-NO_BREAKPOINTS = {"CRIU_FAULT": "130"}
-"""Environment that makes criu single out its parasite's last system call by tracing and not by a
-hardware breakpoint (criu/include/fault-injection.h, FI_NO_BREAKPOINTS): removing a breakpoint
-waits for an RCU grace period of the kernel, 10-20 ms a process inside the pause."""
-
 
 class CriuFailedError(CwError):
     """criu could not {what}.
@@ -115,7 +110,7 @@ class CriuSession:
         self._what = what
         self._log = log
         self._rpc = rpc()
-        self._death = death
+        self._death_error = death
         self._ended = False
         self.died = False
         """It ended without a last word, or had to be killed."""
@@ -138,11 +133,12 @@ class CriuSession:
         try:
             self._connection.send(message.SerializeToString())
         except OSError as error:
-            raise self._died() from error
+            raise self.death() from error
 
-    def _died(self) -> CriuDiedError:
+    def death(self) -> CriuDiedError:
+        """The error that its death is; nothing more is said to it."""
         self._ended = self.died = True
-        return self._death(what=self._what, evidence=criu_errors(self._log))
+        return self._death_error(what=self._what, evidence=criu_errors(self._log))
 
     def next(self, stage: str, limit: timedelta) -> Callback | Outcome:
         """Wait for the next callback or the outcome; `stage` says what is expected, for the
@@ -153,9 +149,9 @@ class CriuSession:
         except TimeoutError as error:
             raise CriuTimeoutError(stage=stage, seconds=limit.total_seconds()) from error
         except OSError as error:
-            raise self._died() from error
+            raise self.death() from error
         if not datagram:
-            raise self._died()
+            raise self.death()
         answer = self._rpc.criu_resp()
         answer.ParseFromString(datagram)
         if answer.type == self._rpc.NOTIFY:
@@ -191,13 +187,15 @@ class CriuSession:
             raise self.failure(event)
 
     def give_up(self, limit: timedelta) -> None:
-        """Make criu give up at the callback at which it waits, and wait until it has."""
+        """Make criu give up at the callback at which it waits, and wait until it has.
+
+        :raises CriuDiedError: it died instead.
+        """
         if self._ended:
             return
-        with suppress(CriuDiedError):
+        self.answer(False)
+        while isinstance(self.next("the end", limit), Callback):
             self.answer(False)
-            while isinstance(self.next("the end", limit), Callback):
-                self.answer(False)
 
     def failure(self, outcome: Outcome) -> CriuFailedError:
         errors = criu_errors(self._log) or [outcome.message or f"errno {outcome.errno}"]

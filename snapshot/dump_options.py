@@ -6,6 +6,8 @@ from typing import Any
 
 from cw_snapshot.snapshot import procfs
 from cw_snapshot.snapshot.criu_binary import rpc
+from cw_snapshot.snapshot.native import plugin_dir
+from cw_snapshot.snapshot.pagemap import scan_is_switched_off
 from cw_snapshot.snapshot.tree import Member
 
 LOG_LEVEL = 2
@@ -13,6 +15,28 @@ LOG_LEVEL = 2
 
 _GHOST_LIMIT = (1 << 32) - 1
 """Bytes of a deleted file that criu carries; the field is 32 bits wide."""
+
+
+NO_BREAKPOINTS = {"CRIU_FAULT": "130"}
+"""Environment that makes criu single out its parasite's last system call by tracing and not by a
+hardware breakpoint (criu/include/fault-injection.h, FI_NO_BREAKPOINTS): removing a breakpoint
+waits for an RCU grace period of the kernel, 10-20 ms a process inside the pause."""
+
+
+def dump_environment(*, journal: int, flags: int, hold: int) -> dict[str, str]:
+    """The environment of a dumping criu: what its library is told (criu_cow_c/plugin.c).
+
+    :param journal, flags, hold: descriptors.
+    """
+    told = {
+        "CRIU_LIBS_DIR": str(plugin_dir()),
+        "CW_COW_JOURNAL": str(journal),
+        "CW_COW_VMFLAGS": str(flags),
+        "CW_COW_HOLD": str(hold),
+    }
+    if scan_is_switched_off():
+        told["CW_COW_TEST_NO_PAGEMAP_SCAN"] = "1"
+    return NO_BREAKPOINTS | told
 
 
 def _common(images_fd: int, log: str, log_level: int) -> Any:

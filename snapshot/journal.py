@@ -15,14 +15,19 @@ from pathlib import Path
 from cw_snapshot.errors import CwError, ExitCode
 
 _MAGIC = b"CWJRNL01"
-_VERSION = 1
-_HEADER = struct.Struct("<8sIIIIIIiIQQIIQQ")
-_HEADER_BYTES = 128
+_VERSION = 2
+_HEADER = struct.Struct("<8sIIIIIIiIQQIIQQ40sIIII")
+_HEADER_BYTES = _HEADER.size
 _ENTRY = struct.Struct("<iiiiiiQQQQ")
 _ENTRY_BYTES = 512
+_THREAD = struct.Struct("<iiiI")
+_THREAD_ROOM = 1 << 17
+"""Threads that the file has room for. Those of a larger job are left as they are."""
+_ANEW = 1
 _COUNT_AT = 12
 _DECISION_AT = 16
 _PHASE_AT = 20
+_THREADS_AT = 128
 _U32 = struct.Struct("<I")
 
 
@@ -95,14 +100,15 @@ class Entry:
 
     @property
     def reason(self) -> str:
-        return f"{self.step.name.lower()}: {os.strerror(self.errno)}"
+        step = self.step.name.lower() if self.step else "not tried"
+        return f"{step}: {os.strerror(self.errno)}"
 
 
 @dataclass(frozen=True, slots=True)
 class PluginStats:
-    """How the plugin spent its time, for reports and benchmarks."""
+    """What the library inside criu did, for reports, tests and benchmarks."""
 
-    seconds: float
+    shadow_seconds: float
     """From the first to the last shadow."""
     smaps_made: int
     """Lists of mappings that criu got without a page walk."""
@@ -110,6 +116,9 @@ class PluginStats:
     scans_answered: int
     """Page scans answered without a walk."""
     scans_walked: int
+    reads_answered: int
+    """The same for reads of the pagemap file, which take the place of scans before kernel 6.7."""
+    reads_walked: int
 
 
 class Journal:
@@ -125,10 +134,11 @@ class Journal:
     def __init__(self, path: Path, room: int, *, hold: timedelta, fault: Fault | None = None) -> None:
         self._path = path
         self._room = room
-        size = _HEADER_BYTES + _ENTRY_BYTES * room
+        size = self._at(room) + _THREAD.size * _THREAD_ROOM
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
-            os.ftruncate(self._fd, size)
+            # Not only its size: where the tmpfs is full, a store into a hole is a SIGBUS for criu.
+            os.posix_fallocate(self._fd, 0, size)
             self._map = mmap.mmap(self._fd, size)
         except BaseException:
             os.close(self._fd)
@@ -136,22 +146,39 @@ class Journal:
         hold_ms = int(hold.total_seconds() * 1000)
         step, errno = (fault.step, fault.errno) if fault else (0, 0)
         head = (_MAGIC, _VERSION, 0, Decision.NONE, Phase.IDLE, hold_ms, step, errno)
-        _HEADER.pack_into(self._map, 0, *head, *[0] * 7)
+        _HEADER.pack_into(self._map, 0, *head, room, *[0] * 6, b"", *[0] * 4)
 
-    def make_shadows_of(self, ns_pids: Sequence[int]) -> None:
+    def make_shadows_of(
+        self, ns_pids: Sequence[int], threads: Sequence[tuple[int, int]] = (), *, refuse: int = 0
+    ) -> None:
         """Decide: the plugin is to make a shadow of each of these tasks.
 
+        :param threads: (pid, tid) of those whose interrupted calls may be entered anew, those of one
+            process in a row.
+        :param refuse: an errno: make none, and hold the tasks so that their pages can be copied.
         :raises TooManyProcessesError: there is no room for them.
         """
         if len(ns_pids) > self._room:
             raise TooManyProcessesError(found=len(ns_pids), room=self._room)
         for index, pid in enumerate(ns_pids):
-            struct.pack_into("<i", self._map, self._at(index), pid)
+            _ENTRY.pack_into(self._map, self._at(index), pid, State.PENDING, Step.NONE, refuse, *[0] * 6)
+        for index, (pid, tid) in enumerate(threads[:_THREAD_ROOM]):
+            _THREAD.pack_into(self._map, self._thread_at(index), pid, tid, 0, 0)
+        _U32.pack_into(self._map, _THREADS_AT, min(len(threads), _THREAD_ROOM))
         _U32.pack_into(self._map, _COUNT_AT, len(ns_pids))
         _U32.pack_into(self._map, _DECISION_AT, Decision.MAKE)
 
     def _at(self, index: int) -> int:
         return _HEADER_BYTES + _ENTRY_BYTES * index
+
+    def _thread_at(self, index: int) -> int:
+        return self._at(self._room) + _THREAD.size * index
+
+    def entered_anew(self) -> list[int]:
+        """Threads that enter their system call anew."""
+        count = _U32.unpack_from(self._map, _THREADS_AT)[0]
+        found = [_THREAD.unpack_from(self._map, self._thread_at(index)) for index in range(count)]
+        return [tid for _, tid, state, _ in found if state == _ANEW]
 
     @property
     def fd(self) -> int:
@@ -173,7 +200,8 @@ class Journal:
 
     @property
     def stats(self) -> PluginStats:
-        begin, end, *counts = _HEADER.unpack_from(self._map, 0)[-6:]
+        begin, end, *counts = _HEADER.unpack_from(self._map, 0)[9:-2]
+        del counts[4]  # criu's id
         return PluginStats(max(0, end - begin) / 1e9, *counts)
 
     def close(self) -> None:

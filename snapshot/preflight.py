@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from cw_snapshot.errors import CwError, ExitCode
-from cw_snapshot.snapshot import carried_files, procfs, surroundings
+from cw_snapshot.snapshot import carried_files, procfs, room, surroundings
 from cw_snapshot.snapshot.criu_binary import Criu
 from cw_snapshot.snapshot.findings import Finding, Severity
-from cw_snapshot.snapshot.pagemap import Pagemap
+from cw_snapshot.snapshot.pagemap import Pagemap, scan_finds_guards
+from cw_snapshot.snapshot.predict import JobFacts
 from cw_snapshot.snapshot.procfs import Descriptor, Mapping, ProcessGoneError
 from cw_snapshot.snapshot.socket_peers import (
     SOCK_STREAM,
@@ -64,7 +66,6 @@ class ProcessFacts:
     member: Member
     comm: str
     status: dict[str, str]
-    thread_states: dict[int, str]
     descriptors: list[Descriptor]
     mappings: list[Mapping]
     own_ipc: bool
@@ -82,7 +83,6 @@ def gather(tree: Tree) -> list[ProcessFacts]:
                     member,
                     procfs.read_stat(member.pid).comm,
                     procfs.status(member.pid),
-                    procfs.thread_states(member.pid),
                     procfs.descriptors(member.pid),
                     procfs.mappings(member.pid),
                     procfs.namespace(member.pid, "ipc") != our_ipc,
@@ -93,9 +93,15 @@ def gather(tree: Tree) -> list[ProcessFacts]:
     return facts
 
 
-def inspect(tree: Tree, facts: Sequence[ProcessFacts], criu: Criu) -> list[Finding]:
-    """All findings about a job, the worst first."""
-    findings = list(_about_root(tree))
+def inspect(
+    tree: Tree, facts: Sequence[ProcessFacts], criu: Criu, job: JobFacts, *, goes_on: bool = True
+) -> list[Finding]:
+    """All findings about a job, the worst first.
+
+    :param job: its size, as a prediction takes it.
+    :param goes_on: it is to run while its shadows live (not with `--stop`).
+    """
+    findings = [*_about_root(tree), *_about_main_threads(tree)]
     if findings:
         return findings  # nothing else can be asked of such a tree
     findings += [finding for one in facts for finding in _about_process(one, criu)]
@@ -103,7 +109,7 @@ def inspect(tree: Tree, facts: Sequence[ProcessFacts], criu: Criu) -> list[Findi
     findings += _about_orphans(tree)
     findings += _about_connections(tree, facts)
     findings += _about_users(facts)
-    findings += _about_memory(facts)
+    findings += room.findings(tree, job, goes_on=goes_on)
     return sorted(findings, key=lambda f: -f.severity)
 
 
@@ -131,7 +137,7 @@ def _about_process(one: ProcessFacts, criu: Criu) -> Iterator[Finding]:
     yield from surroundings.deleted_links(who, one.member.pid, one.descriptors, one.mappings)
     yield from _about_files_in_memory(one, who)
     yield from _about_state(one, who)
-    if not criu.dumps_guards:
+    if not (criu.dumps_guards and scan_finds_guards()):
         yield from _about_guards(one, who, criu)
 
 
@@ -196,13 +202,6 @@ def _about_state(one: ProcessFacts, who: str) -> Iterator[Finding]:
             f"{who} traced by pid {one.status['TracerPid']}",
             "detach it before the take",
         )
-    if one.thread_states.get(one.member.pid) in ("Z", "X"):
-        yield _refuse(
-            "main-thread-exited",
-            "the main thread has ended while others run; criu can't dump that",
-            who,
-            "end the process, or don't call pthread_exit() from main()",
-        )
     terminals = sorted({d.target for d in one.descriptors if d.target.startswith(("/dev/pts/", "/dev/tty"))})
     if terminals:
         yield _refuse(
@@ -242,13 +241,29 @@ def _about_root(tree: Tree) -> Iterator[Finding]:
             "name the job's root process, or run the command from another session",
         )
     # Kernel threads have no memory; pid 1 holds the machine (or the container) together.
-    if tree.root.pid <= 2 or "VmSize" not in procfs.status(tree.root.pid):
+    status = procfs.status(tree.root.pid)
+    kernel_s = status.get("Kthread", "0" if "VmSize" in status else "1")  # the field is new in 6.7
+    if tree.root.pid <= 2 or kernel_s == "1":
         yield _refuse(
             "not-a-job",
             "this is the init or a thread of the kernel",
             f"pid {tree.root.pid} ({procfs.read_stat(tree.root.pid).comm})",
             "name the job's root process",
         )
+
+
+def _about_main_threads(tree: Tree) -> Iterator[Finding]:
+    """Such a process has no files, memory and namespaces in /proc any more."""
+    for member in tree.living:
+        with suppress(ProcessGoneError):
+            stat = procfs.read_stat(member.pid)
+            if stat.state in "ZX" and not procfs.has_ended(member.pid):
+                yield _refuse(
+                    "main-thread-exited",
+                    "the main thread has ended while others run; criu can't dump that",
+                    f"pid {member.pid} ({stat.comm})",
+                    "end the process, or don't call pthread_exit() from main()",
+                )
 
 
 def _about_orphans(tree: Tree) -> Iterator[Finding]:
@@ -332,20 +347,3 @@ CAP_SYS_RESOURCE = 24
 def has_sys_resource() -> bool:
     """Whether we may read the limits of other users' processes, as criu must (prlimit(2))."""
     return bool(int(procfs.status(os.getpid())["CapEff"], 16) >> CAP_SYS_RESOURCE & 1)
-
-
-def _about_memory(facts: Sequence[ProcessFacts]) -> Iterator[Finding]:
-    """A shadow costs what the job rewrites while it lives: at most its private memory."""
-    private = 0
-    for one in facts:
-        private += 1024 * sum(int(one.status.get(k, "0 kB").split()[0]) for k in ("RssAnon", "VmSwap"))
-    available = procfs.meminfo()["MemAvailable"]
-    if private > available:
-        yield Finding(
-            "memory-headroom",
-            Severity.WARNING,
-            "if the job rewrote all its memory during the upload, the machine would run out of "
-            "memory; the shadow dies first and the snapshot is lost, the job is not",
-            f"private memory {private >> 20} MiB, available {available >> 20} MiB",
-            "take with `--stop`, or with fewer jobs on the node",
-        )

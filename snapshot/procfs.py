@@ -8,13 +8,14 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from cw_snapshot.errors import CwError, ExitCode
 
 PROC = Path("/proc")
+_READ_BYTES = 1 << 14
 PAGE_SIZE = 4096
 """Bytes; x86_64 has no other base page size."""
 
@@ -100,29 +101,47 @@ def thread_ids(pid: int) -> list[int]:
         return sorted(int(t) for t in os.listdir(PROC / str(pid) / "task"))
 
 
+def _read(path: str) -> bytes:
+    """A small file, without more ado: a take reads some for each thread of a stopped job, and most of the
+    time was pathlib's."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        parts = []
+        while part := os.read(fd, _READ_BYTES):
+            parts.append(part)
+        return b"".join(parts)
+    finally:
+        os.close(fd)
+
+
+def thread_state(pid: int, tid: int) -> str:
+    """State letter of a thread; X when it has ended."""
+    try:
+        text = _read(f"/proc/{pid}/task/{tid}/stat")
+    except (FileNotFoundError, ProcessLookupError):
+        return "X"
+    return chr(text[text.rindex(b")") + 2])  # the name ends at the last bracket
+
+
 def thread_states(pid: int) -> dict[int, str]:
     """State letter of every thread of a process."""
-    states = {}
-    for tid in thread_ids(pid):
-        try:
-            text = (PROC / str(pid) / "task" / str(tid) / "stat").read_text(errors="replace")
-        except (FileNotFoundError, ProcessLookupError):
-            continue  # a thread may end while we look
-        states[tid] = _parse_stat(text).state
-    if not states:
-        raise ProcessGoneError(pid=pid)
-    return states
+    return {tid: thread_state(pid, tid) for tid in thread_ids(pid)}
+
+
+def has_ended(pid: int) -> bool:
+    """Whether a process has ended; one whose main thread has, while others go on, has not.
+
+    :raises ProcessGoneError: it has ended and was reaped.
+    """
+    return read_stat(pid).state in "ZX" and all(state in "ZX" for state in thread_states(pid).values())
 
 
 def children(pid: int) -> list[int]:
     """Children of all threads of a process, zombies included."""
-    found = []
+    found: list[int] = []
     for tid in thread_ids(pid):
-        try:
-            text = (PROC / str(pid) / "task" / str(tid) / "children").read_text()
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        found += [int(c) for c in text.split()]
+        with suppress(FileNotFoundError, ProcessLookupError):  # it may end while we look
+            found += map(int, _read(f"/proc/{pid}/task/{tid}/children").split())
     return sorted(found)
 
 
@@ -131,6 +150,11 @@ def status(pid: int) -> dict[str, str]:
     with _gone_as(pid):
         text = (PROC / str(pid) / "status").read_text(errors="replace")
     return {key: value.strip() for key, _, value in (line.partition(":") for line in text.splitlines())}
+
+
+def status_bytes(status: dict[str, str], *fields: str) -> int:
+    """The sum of some sizes of a :func:`status`; those that the kernel does not tell are 0."""
+    return 1024 * sum(int(status.get(field, "0 kB").split()[0]) for field in fields)
 
 
 def ns_pid(pid: int) -> int:
@@ -178,12 +202,22 @@ def vm_flags(pid: int) -> dict[tuple[int, int], str]:
 
 def private_bytes(pid: int) -> int:
     """Memory that no other process shares with this one; 0 when it has ended. Walks page tables."""
+    return _rolled_up(pid, "Private_")
+
+
+def anonymous_huge_bytes(pid: int) -> int:
+    """Private memory on huge pages; 0 when it has ended. Walks page tables."""
+    return _rolled_up(pid, "AnonHugePages")
+
+
+def _rolled_up(pid: int, fields: str) -> int:
+    """The sum of the fields of smaps_rollup whose names begin so, in bytes."""
     try:
         text = (PROC / str(pid) / "smaps_rollup").read_text()
     except (FileNotFoundError, ProcessLookupError):
         return 0
-    lines = (line.split() for line in text.splitlines() if line.startswith("Private_"))
-    return sum(int(fields[1]) * 1024 for fields in lines)
+    lines = (line.split() for line in text.splitlines() if line.startswith(fields))
+    return sum(int(words[1]) * 1024 for words in lines)
 
 
 def descriptors(pid: int) -> list[Descriptor]:

@@ -28,8 +28,8 @@ from cw_snapshot.errors import CwError, ExitCode
 from cw_snapshot.snapshot import family_images, ghosts, images, listening, platform_facts, procfs, tree
 from cw_snapshot.snapshot.addresses import AddressMap, rewrite
 from cw_snapshot.snapshot.criu_binary import Criu
-from cw_snapshot.snapshot.criu_session import NO_BREAKPOINTS, CriuSession, RestoringCriuDiedError
-from cw_snapshot.snapshot.dump_options import LOG_LEVEL, restore_options
+from cw_snapshot.snapshot.criu_session import CriuSession, RestoringCriuDiedError
+from cw_snapshot.snapshot.dump_options import LOG_LEVEL, NO_BREAKPOINTS, restore_options
 from cw_snapshot.snapshot.file_evidence import FileRecord
 from cw_snapshot.snapshot.file_restore import (
     PourFile,
@@ -45,6 +45,7 @@ from cw_snapshot.snapshot.launch import OFFERED_STDIO, Launched, host_pid, launc
 from cw_snapshot.snapshot.memory import Kept, ProcessSink
 from cw_snapshot.snapshot.skeleton import (
     append_to_log,
+    come_back_stopped,
     forget_death_signal,
     outside_pipes,
     pid_floor,
@@ -204,6 +205,7 @@ class NodeRestore:
         edits = apply(self._decisions, pour=pour, redirect_to=redirect_to, tag=tag, notes=self.notes)
         edit_images(self._images, edits)
         forget_death_signal(self._images)
+        come_back_stopped(self._images)
         rewrite(self._images, self._addresses)
 
     def skeleton(self) -> None:

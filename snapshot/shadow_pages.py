@@ -11,9 +11,11 @@ from functools import partial
 from pathlib import Path
 
 from cw_snapshot.snapshot import family_images, images, procfs
+from cw_snapshot.snapshot.cgroups import leave_pids_groups
 from cw_snapshot.snapshot.families import Family, TaskPages, agreed, families
 from cw_snapshot.snapshot.family_images import FamilyPages
 from cw_snapshot.snapshot.memory import ProcessPages
+from cw_snapshot.snapshot.memory_watch import MemoryWatch
 from cw_snapshot.snapshot.pagemap import Pagemap, addresses_of
 from cw_snapshot.snapshot.shadows import ShadowDiedError, Shadows, find_shadows
 from cw_snapshot.snapshot.spool import Source
@@ -36,13 +38,18 @@ class ShadowPages:
 
     :param space: inode of the job's pid namespace.
     :param made: pid of the shadow of each process, both inside that namespace.
+    :param watch: drops the shadows when memory runs short.
     """
 
-    def __init__(self, space: int, made: Mapping[int, int], ready: timedelta) -> None:
+    def __init__(self, space: int, made: Mapping[int, int], ready: timedelta, watch: MemoryWatch) -> None:
         self._shadow = _as_we_see_them(space, made)
         if lost := made.keys() - self._shadow.keys():
             raise ShadowDiedError(pid=min(lost))
         self._shadows = Shadows(list(self._shadow.values()), ready)
+        leave_pids_groups(self._shadow.values())
+        self._watch = watch
+        if self._shadow:
+            watch.start(self._drop_all)
         self._users = dict.fromkeys(self._shadow, 1)
         self._lock = threading.Lock()
         self.families: list[Family] = []
@@ -99,8 +106,14 @@ class ShadowPages:
         with self._lock:
             self.extra_memory_bytes += cost
 
+    def _drop_all(self) -> None:
+        """The job needs the memory: what has not been read is lost."""
+        for shadow in self._shadow.values():
+            self._shadows.drop(shadow)
+
     def close(self) -> None:
         """Drop all shadows and wait until they are gone."""
+        self._watch.close()
         self._shadows.close()
 
 

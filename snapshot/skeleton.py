@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Collection, Mapping
 from itertools import pairwise
 from pathlib import Path
 
 from cw_snapshot.snapshot import images
-from cw_snapshot.snapshot.images import ImagedTask
+from cw_snapshot.snapshot.images import ImageDamagedError, ImagedTask
 
 _PID_ROOM = 1000
 """Pids that criu, its helpers and the job's next threads may take before they wrap around."""
 
+_U64 = 1 << 64
 _RSEQ_BYTES = 32
 """The part of a thread's rseq area that the kernel writes (linux/rseq.h)."""
 
@@ -37,6 +39,35 @@ def forget_death_signal(folder: Path) -> None:
     if core.thread_core.HasField("pdeath_sig"):
         core.thread_core.ClearField("pdeath_sig")
         images.store(path, [core])
+
+
+def enter_anew(folder: Path, tids: Collection[int]) -> None:
+    """Bring the images of threads to where the plugin has brought the threads: to the system call
+    that the take interrupted (criu_cow_c/rewind.h; two bytes are `syscall`)."""
+    for tid in tids:
+        path = folder / f"core-{tid}.img"
+        (core,) = images.load(path, "core", "core_entry")
+        registers = core.thread_info.gpregs
+        if registers.ax != _U64 - errno.EINTR:
+            raise ImageDamagedError(path=path, why="its system call was not interrupted")
+        registers.ax = registers.orig_ax
+        registers.ip -= 2
+        images.store(path, [core])
+
+
+_TASK_ALIVE, _TASK_STOPPED = 1, 3
+"""criu/include/proc_parse.h and images/core.proto, task_state."""
+
+
+def come_back_stopped(folder: Path) -> None:
+    """Have every task restored in a stop, so that all of them begin together. Somebody's SIGCONT may have
+    set them running between our stop and criu's freeze; they are of one instant all the same."""
+    for task in images.tasks(folder):
+        path = folder / f"core-{task.ns_pid}.img"
+        (core,) = images.load(path, "core", "core_entry")
+        if core.tc.task_state == _TASK_ALIVE:
+            core.tc.task_state = _TASK_STOPPED
+            images.store(path, [core])
 
 
 def rseq_areas(folder: Path, task: ImagedTask) -> list[tuple[int, int]]:

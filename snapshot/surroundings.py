@@ -36,7 +36,7 @@ def _refuse(code: str, what: str, evidence: str, fix: str) -> Finding:
 
 def findings(tree: Tree) -> Iterator[Finding]:
     """Refusals about the places of a tree's processes. Those that end meanwhile are left out."""
-    gone = (ProcessGoneError, PermissionError, FileNotFoundError)
+    gone = (ProcessGoneError, PermissionError, FileNotFoundError, ProcessLookupError)
     with suppress(*gone):
         yield from _about_mounts(tree.root)
     with suppress(*gone):

@@ -15,6 +15,7 @@ The order keeps the pause short and the snapshot of one instant:
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import socket
@@ -25,32 +26,21 @@ from pathlib import Path
 from typing import Any
 
 from cw_snapshot.errors import CwError, ExitCode
-from cw_snapshot.snapshot import (
-    describe,
-    file_evidence,
-    images,
-    preflight,
-    procfs,
-    vm_flags,
-)
+from cw_snapshot.snapshot import describe, file_evidence, images, preflight, procfs, room, skeleton, vm_flags
 from cw_snapshot.snapshot import tree as trees
 from cw_snapshot.snapshot.criu_binary import Criu
-from cw_snapshot.snapshot.criu_session import (
-    NO_BREAKPOINTS,
-    Callback,
-    CriuSession,
-    CriuTimeoutError,
-    start_criu,
-)
-from cw_snapshot.snapshot.dump_options import LOG_LEVEL, dump_options
+from cw_snapshot.snapshot.criu_session import Callback, CriuDiedError, CriuSession, CriuTimeoutError
+from cw_snapshot.snapshot.dump_options import LOG_LEVEL
+from cw_snapshot.snapshot.dump_session import start_dump
 from cw_snapshot.snapshot.entering import entrance
 from cw_snapshot.snapshot.file_evidence import StopEvidence
 from cw_snapshot.snapshot.findings import Finding
 from cw_snapshot.snapshot.guard import Guard, NoGuardError, put_right, refuse_overlap
 from cw_snapshot.snapshot.image_streams import image_streams
 from cw_snapshot.snapshot.journal import Fault, Journal, PluginStats, State
-from cw_snapshot.snapshot.native import plugin_dir, plugin_path
+from cw_snapshot.snapshot.memory_watch import MemoryWatch
 from cw_snapshot.snapshot.phases import Limits, PauseTimes
+from cw_snapshot.snapshot.predict import JobFacts
 from cw_snapshot.snapshot.shadow_pages import ShadowPages, Stream
 from cw_snapshot.snapshot.task_memory import TaskMemory
 from cw_snapshot.snapshot.tree import Tree
@@ -118,9 +108,11 @@ class NodeTake:
         self._memory: dict[int, TaskMemory] = {}
         self._evidence = StopEvidence([], {})
         self._processes: list[dict[str, Any]] = []
+        self._threads: list[tuple[int, int]] = []
         self._root_facts: describe.RootFacts | None = None
         self._stopped = False
         self._guard: Guard | None = None
+        self._watch: MemoryWatch | None = None
         self._to_repair = False
         self.times = PauseTimes()
         self.without_shadow: list[str] = []
@@ -138,12 +130,18 @@ class NodeTake:
 
     # -- before the pause ---------------------------------------------------------------
 
-    def preflight(self) -> list[Finding]:
-        """Findings about the job; nothing is changed."""
-        return preflight.inspect(self.tree, preflight.gather(self.tree), self._criu)
+    def preflight(self, job: JobFacts) -> list[Finding]:
+        """Findings about the job; nothing is changed.
+
+        :param job: its size, as a prediction takes it.
+        """
+        goes_on = self._limits.pause is not None
+        facts = preflight.gather(self.tree)
+        return preflight.inspect(self.tree, facts, self._criu, job, goes_on=goes_on)
 
     def open(self) -> None:
         """Start criu and hold it at pre-dump; look at what is slow to look at."""
+        images.load_messages()
         with entry_lock():
             refuse_overlap(self.tree)
             self._work = work = WorkFolder(self._name)
@@ -156,6 +154,7 @@ class NodeTake:
                 self._foresight[member.ns_pid] = vm_flags.foresee(member.pid)
                 self._processes.append(describe.process(member))
         self._root_facts = describe.root_facts(self.tree.root)
+        self._watch = MemoryWatch(member.pid for member in self.tree.living)
         way = entrance(self.tree.root.pid)
         if way.as_user:
             # The folder stays ours: a guard trusts what is in it. The user's criu passes through.
@@ -167,32 +166,21 @@ class NodeTake:
         flags_fd = vm_flags.write_table(work.path / "vmflags", flags)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._hold = ours
-        images_fd = os.open(self._images, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            environment = {
-                **way.environment(self._images),
-                **NO_BREAKPOINTS,
-                "CRIU_LIBS_DIR": str(plugin_dir()),
-                "CW_COW_JOURNAL": str(self._journal.fd),
-                "CW_COW_VMFLAGS": str(flags_fd),
-                "CW_COW_HOLD": str(theirs.fileno()),
-            }
-            self._session = start_criu(
-                way.command(self._criu, plugin_path()),
-                environment=environment,
-                pass_fds=[images_fd, self._journal.fd, flags_fd, theirs.fileno()],
-                what="dump the job",
-                log=self._images / "dump.log",
-            )
-            self._guard.criu(self._session.pid)
-            self._session.request(
-                "DUMP",
-                dump_options(self.tree.root, images_fd, unprivileged=way.as_user, log_level=self._log_level),
+            self._session = start_dump(
+                self.tree.root,
+                self._criu,
+                way,
+                self._images,
+                journal=self._journal.fd,
+                flags=flags_fd,
+                hold=theirs,
+                log_level=self._log_level,
+                started=self._guard.criu,
             )
             self._session.until("pre-dump", self._limits.open)
         finally:
             theirs.close()
-            os.close(images_fd)
             os.close(flags_fd)
 
     # -- the pause ----------------------------------------------------------------------
@@ -244,10 +232,12 @@ class NodeTake:
         return self._session
 
     def _check_tasks(self) -> None:
-        dumped = {t.ns_pid for t in images.tasks(self._images)}
-        stopped = {m.ns_pid for m in self.tree.members}
+        tasks = images.tasks(self._images)
+        dumped, stopped = {t.ns_pid for t in tasks}, {m.ns_pid for m in self.tree.members}
         if dumped != stopped:
             raise TreeChangedError(evidence=[f"stopped: {sorted(stopped)}", f"dumped: {sorted(dumped)}"])
+        ours = self.tree.stopped_by_us
+        self._threads = [(t.ns_pid, tid) for t in tasks if t.ns_pid in ours for tid in t.threads]
 
     def _read_while_stopped(self) -> None:
         for member in self.tree.living:
@@ -266,8 +256,11 @@ class NodeTake:
         """Answer post-dump: criu's exit hook makes the shadows, then criu is done. Where a shadow
         can't be made, the pages are copied while criu still holds the task."""
         journal, hold, session = self._journal, self._hold, self._running_session
-        assert journal is not None and hold is not None
-        journal.make_shadows_of([m.ns_pid for m in self.tree.living])
+        assert journal is not None and hold is not None and self._watch is not None
+        # A clone that does not fit would have the kernel kill the job: no shadow dies first yet.
+        fits = self._watch.spare() >= room.clone_bytes(self.tree)
+        refuse = 0 if fits else errno.ENOMEM
+        journal.make_shadows_of([m.ns_pid for m in self.tree.living], self._threads, refuse=refuse)
         session.answer(True)
         sources: list[socket.socket | CriuSession] = [hold, session]
         while True:
@@ -296,10 +289,11 @@ class NodeTake:
 
     def _copy_held(self, journal: Journal) -> None:
         """Copy the pages of every process that has no shadow, while criu holds it."""
-        for entry in journal.entries():
-            if entry.state is State.FAILED:
-                self._memory[entry.pid].copy_while_held()
-                self.without_shadow.append(f"pid {entry.pid}: {entry.reason}")
+        failed = [entry for entry in journal.entries() if entry.state is State.FAILED]
+        room.refuse_copies(m.pid for m in self.tree.living if m.ns_pid in {e.pid for e in failed})
+        for entry in failed:
+            self._memory[entry.pid].copy_while_held()
+            self.without_shadow.append(f"pid {entry.pid}: {entry.reason}")
 
     @property
     def plugin_stats(self) -> PluginStats:
@@ -321,9 +315,15 @@ class NodeTake:
         """Everything the repository has to store. Sources of memory are valid until :meth:`end`."""
         assert self._journal is not None
         made = {e.pid: e.shadow for e in self._journal.entries() if e.state is State.SHADOWED}
-        self._pages = ShadowPages(self._space, made, self._limits.open)
+        assert self._watch is not None
+        self._pages = ShadowPages(self._space, made, self._limits.open, self._watch)
         pages = self._pages.streams(self._memory, self._images)
+        skeleton.enter_anew(self._images, self._journal.entered_anew())
         return pages + image_streams(self._images, self._evidence.carried)
+
+    def lost_to(self, error: Exception) -> CwError | None:
+        """What has destroyed a shadow, where an error after `go` may come from that; else None."""
+        return self._watch.cause(error) if self._watch else None
 
     @property
     def extra_memory_bytes(self) -> int:
@@ -378,9 +378,12 @@ class NodeTake:
         try:
             session.give_up(self._limits.give_up)
             session.close()
-        except CwError:
+        except CriuDiedError:
             session.kill()
             raise
+        except CwError as error:
+            session.kill()  # it did not give up in time
+            raise session.death() from error
         finally:
             # A dead criu leaves sockets in repair mode, a table that drops packets, changed tasks.
             self._to_repair |= session.died

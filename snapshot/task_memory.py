@@ -15,6 +15,7 @@ from pathlib import Path
 from cw_snapshot.snapshot import images, procfs, vm_flags
 from cw_snapshot.snapshot.images import Vma
 from cw_snapshot.snapshot.memory import ProcessPages, SavedRegion, save_regions
+from cw_snapshot.snapshot.shadows import ShadowDiedError
 from cw_snapshot.snapshot.spool import CopiedPages, Source
 from cw_snapshot.snapshot.tree import Member
 
@@ -60,11 +61,15 @@ class TaskMemory:
         """The pages as they were at the stop.
 
         :param shadow: pid of its shadow; not used for a copied task.
+        :raises ShadowDiedError: it is dead already.
         :raises MappingChangedError: the shadow can't stand for the task.
         """
         if self._copied is not None:
             return self._copied
-        self._agree_with(procfs.vm_flags(shadow))
+        flags = procfs.vm_flags(shadow)
+        if not still_valid():  # a dead one has no mappings, without an error
+            raise ShadowDiedError(pid=self.member.pid)
+        self._agree_with(flags)
         return ProcessPages(
             shadow, self._forkable(), saved=self._saved, still_valid=still_valid, release=release
         )

@@ -70,11 +70,15 @@ class Tree:
     def living(self) -> tuple[Member, ...]:
         return tuple(m for m in self.members if not m.zombie)
 
+    @property
+    def stopped_by_us(self) -> frozenset[int]:
+        """As they see themselves: those that ran before :func:`stop`."""
+        return frozenset(m.ns_pid for m in self.living if m.pid not in self.stopped_before)
+
 
 def _member(pid: int, known: dict[int, int]) -> Member | None:
     try:
-        zombie = procfs.read_stat(pid).state in "ZX"
-        return Member(pid, known.get(pid) or procfs.ns_pid(pid), zombie)
+        return Member(pid, known.get(pid) or procfs.ns_pid(pid), procfs.has_ended(pid))
     except ProcessGoneError:
         return None
 
@@ -102,11 +106,20 @@ def _children(parent: Member, known: dict[int, int], seen: set[int]) -> list[Mem
     return [m for m in found if m]
 
 
-def _all_stopped(pid: int) -> bool:
+def _all_stopped(pid: int, left: list[int]) -> bool:
+    """Whether none of the threads `left` runs any more; those that are found stopped are taken off."""
+    while left:
+        if procfs.thread_state(pid, left[-1]) not in "TtZX":
+            return False
+        left.pop()
+    return True
+
+
+def _threads(pid: int) -> list[int]:
     try:
-        return all(state in "TtZX" for state in procfs.thread_states(pid).values())
+        return procfs.thread_ids(pid)
     except ProcessGoneError:
-        return True
+        return []
 
 
 class _Stopping:
@@ -150,7 +163,9 @@ class _Stopping:
                 self.signalled.append(member)  # first: an interruption in between must let it go
                 os.kill(member.pid, signal.SIGSTOP)
                 waiting.append(member)
-        while waiting := [m for m in waiting if not _all_stopped(m.pid)]:
+        # Complete: with a signal pending no process makes threads (kernel/fork.c, copy_process).
+        left = {m.pid: _threads(m.pid) for m in waiting}
+        while waiting := [m for m in waiting if not _all_stopped(m.pid, left[m.pid])]:
             if time.monotonic() > self._deadline:
                 raise StopTimeoutError(
                     limit_ms=self._limit.total_seconds() * 1e3,
@@ -177,6 +192,9 @@ def root_folder(pid: int) -> Path:
     except PermissionError:
         return theirs  # preflight tells what is wrong with such a process
     except (FileNotFoundError, ProcessLookupError) as error:
+        with suppress(ProcessGoneError):
+            if not procfs.has_ended(pid):
+                return theirs  # only its main thread has: preflight tells
         raise TreeGoneError(pid=pid) from error
 
 

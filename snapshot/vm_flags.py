@@ -29,8 +29,9 @@ Flags = Mapping[tuple[int, int], str]
 
 _MAP_FLAG = {"gd": 0x100, "nr": 0x4000, "ht": 0x40000}
 """uapi/asm-generic/mman.h, uapi/asm-generic/mman-common.h; what criu notes (criu/proc_parse.c)."""
-_MADVICE = {"dc": 10, "sr": 2, "rr": 1, "dd": 16, "mg": 12, "hg": 14, "nh": 15}
-"""MADV_ numbers of the flags that criu notes."""
+_MADVICE = {"dc": 10, "sr": 2, "rr": 1, "dd": 16, "mg": 12, "hg": 14, "nh": 15, "wf": 18}
+"""MADV_ numbers of the flags that criu restores. 4.1 does not note `wf`, but restores all that it finds
+(criu/pie/restorer.c)."""
 _STOPPED_ONLY = {"dc", "wf", "ht"}
 _MUST_AGREE = ("gd", "ht")
 """criu treats such mappings differently while it dumps them."""
@@ -96,12 +97,13 @@ def put_right(folder: Path, ns_pid: int, shadow: Flags, saved: Collection[tuple[
     path = folder / f"mm-{ns_pid}.img"
     (mm,) = images.load(path, "mm", "mm_entry")
     changed = False
+    mappings = images.mappings_of(mm)
     lost = [
         f"pid {ns_pid} {start:x}-{end:x}: no longer one mapping"
         for start, end in saved
-        if any(v.start < end and start < v.end and (v.start, v.end) != (start, end) for v in mm.vmas)
+        if any(v.start < end and start < v.end and (v.start, v.end) != (start, end) for v in mappings)
     ]
-    for entry in mm.vmas:
+    for entry in mappings:
         vma = Vma(entry.start, entry.end, entry.prot, entry.flags, entry.status, entry.madv)
         if not vma.carried:
             continue

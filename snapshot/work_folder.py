@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-_PARENT = Path("/dev/shm")
+PARENT = Path("/dev/shm")
 """A tmpfs on every Linux; images are written to it during the pause."""
 _PREFIX = "cw-snapshot."
 
@@ -20,11 +20,16 @@ GUARD_FILE = "guard"
 """Says what is going on; without it the operation has ended."""
 
 
+def work_folder_of(name: str) -> Path:
+    """Where the work folder of an operation is while it is under way."""
+    return PARENT / f"{_PREFIX}{name}"
+
+
 class WorkFolder:
     """A new folder of ours, 0700."""
 
     def __init__(self, name: str) -> None:
-        self.path = _PARENT / f"{_PREFIX}{name}"
+        self.path = work_folder_of(name)
         self.path.mkdir(mode=0o700)
         self._fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         fcntl.flock(self._fd, fcntl.LOCK_EX)
@@ -56,7 +61,7 @@ def folders_in_use() -> list[Path]:
 
 
 def _folders() -> list[Path]:
-    return sorted(_PARENT.glob(f"{_PREFIX}*"))
+    return sorted(PARENT.glob(f"{_PREFIX}*"))
 
 
 def _in_use(path: Path) -> bool:
@@ -84,7 +89,7 @@ def taken_over(path: Path) -> Iterator[bool]:
 @contextmanager
 def entry_lock() -> Iterator[None]:
     """Held while an operation looks at the others of this node and makes its own work folder known."""
-    fd = os.open(_PARENT / "cw-snapshot-lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    fd = os.open(PARENT / "cw-snapshot-lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX)
         yield

@@ -1,10 +1,11 @@
 /* A job that dirties its memory all the time and tells every stall that it feels.
  *
- * usage: writer MIB small|huge THREADS
+ * usage: writer MIB small|huge THREADS PROCESSES
  *
  * One thread writes one word of page after page, round and round, and looks at the clock after
  * each: "stall SECONDS MICROSECONDS" for every gap above 1 ms, SECONDS being CLOCK_MONOTONIC at
- * its end. THREADS more threads sleep. Prints "ready" when all memory is there.
+ * its end. THREADS more threads sleep, and PROCESSES more processes that have written to a page of
+ * each MiB. Prints "ready" when all are there.
  */
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -34,7 +35,7 @@ static void *sleeper(void *unused)
 
 int main(int argc, char **argv)
 {
-	if (argc != 4)
+	if (argc != 5)
 		return 2;
 	size_t size = (size_t)atol(argv[1]) << 20;
 	unsigned char *memory =
@@ -45,6 +46,16 @@ int main(int argc, char **argv)
 	/* Every page differs, so that none is stored for another. */
 	for (size_t at = 0; at < size; at += 4096)
 		*(volatile uint64_t *)(memory + at) = at + 1;
+	for (int i = atoi(argv[4]); i > 0; i--) {
+		pid_t child = fork();
+		if (child < 0)
+			return 5;
+		if (!child) {
+			for (size_t at = 0; at < size; at += 1 << 20)
+				*(volatile uint64_t *)(memory + at) = at + (size_t)i + 2;
+			sleeper(NULL);
+		}
+	}
 	for (int i = atoi(argv[3]); i > 0; i--) {
 		pthread_t thread;
 		if (pthread_create(&thread, NULL, sleeper, NULL))

@@ -1,31 +1,14 @@
-"""Secrets in the environment are hidden."""
+"""What is shown of a tree: no secrets, and nothing that steers the terminal."""
 
 from __future__ import annotations
 
+from typing import Any, ClassVar
+
 import pytest
 
-from cw_snapshot.cli.show_cmd import _print_tree, redact
-
-
-def test_redact() -> None:
-    given = [
-        "PATH=/bin",
-        "AWS_SECRET_ACCESS_KEY=abc",
-        "WANDB_API_KEY=x=y",
-        "HF_TOKEN=t",
-        "MY_PASSWORD=",
-        "odd",
-        "DATABASE_URL=postgres://u:pw@h/db",
-    ]
-    assert redact(given) == [
-        "PATH=/bin",
-        "AWS_SECRET_ACCESS_KEY=<redacted>",
-        "WANDB_API_KEY=<redacted>",
-        "HF_TOKEN=<redacted>",
-        "MY_PASSWORD=<redacted>",
-        "odd",
-        "DATABASE_URL=postgres://u:<redacted>@h/db",
-    ]
+from cw_snapshot.cli.show_cmd import _print_tree
+from cw_snapshot.coordinator.redaction import Redactor
+from cw_snapshot.coordinator.tree_document import tree_document
 
 
 def test_names_of_a_job_do_not_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
@@ -44,3 +27,23 @@ def test_names_of_a_job_do_not_steer_the_terminal(capsys: pytest.CaptureFixture[
     out = capsys.readouterr().out
     assert "a?[2J b?c d" in out
     assert out.replace("\n", "").isprintable()
+
+
+class Reader:
+    """A snapshot's tree, without memory."""
+
+    streams: ClassVar[dict[str, Any]] = {}
+    metadata: ClassVar[dict[str, Any]] = {
+        "processes": [{"pid": 7, "cmdline": ["train", "--token", "abc"], "environment": ["KEY=abc"]}],
+        **dict.fromkeys(("platform", "files", "directories", "sockets", "stdio")),
+    }
+
+
+def test_secrets_are_hidden_unless_asked_for() -> None:
+    reader: Any = Reader()
+    (process,) = tree_document(reader, Redactor())["processes"]
+    assert process["cmdline"] == ["train", "--token", "<redacted>"]
+    assert process["environment"] == ["KEY=<redacted>"]
+    (process,) = tree_document(reader, None)["processes"]
+    assert process["cmdline"] == ["train", "--token", "abc"]
+    assert process["environment"] == ["KEY=abc"]

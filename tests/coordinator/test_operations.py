@@ -20,7 +20,7 @@ def full(*_: Any) -> None:
 def test_a_log_that_cannot_be_kept_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = tmp_path / "dump.log"
     log.write_text("x")
-    monkeypatch.setattr(operations.shutil, "copy", full)
+    monkeypatch.setattr(operations.shutil, "copyfileobj", full)
     error = UsageError(what="first")
     Operation("id", "take", "job", tmp_path).keep_log(log, error)
     assert "No space left" in error.evidence[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from cw_snapshot.coordinator.jobs import JobStore
+from cw_snapshot.coordinator.jobs import JobRecord, JobStore, new_record
 from cw_snapshot.coordinator.operations import Operation
 from cw_snapshot.coordinator.settings import Settings
 from cw_snapshot.coordinator.signals import InterruptedBySignalError, interruptible
@@ -24,8 +25,11 @@ from cw_snapshot.coordinator.take import (
 )
 from cw_snapshot.errors import CwError, UsageError
 from cw_snapshot.snapshot import procfs
+from cw_snapshot.snapshot.criu_session import CriuDiedError
 from cw_snapshot.snapshot.findings import Finding, Severity
 from cw_snapshot.snapshot.guard import JobHarmedError
+from cw_snapshot.snapshot.launch import Launched
+from cw_snapshot.snapshot.phases import PauseTimes
 
 
 class Node:
@@ -33,6 +37,7 @@ class Node:
 
     log = None
     aborted = 0
+    times = PauseTimes()
 
     def __init__(self, error: CwError, worse: CwError | None = None) -> None:
         self._error = error
@@ -64,9 +69,16 @@ class Quiet:
     def pages(self, stats: Any, total: int) -> None: ...
 
 
-def failing(node: Node, root: int, started: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def failing(
+    node: Node,
+    root: int,
+    started: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    record: JobRecord | None = None,
+) -> None:
     op = Operation("id", "take", "job", tmp_path)
-    take = _Take(TakeRequest("job", root), Store(), Settings(), Quiet(), op)  # type: ignore[arg-type]
+    take = _Take(TakeRequest("job", root, record), Store(), Settings(), Quiet(), op)  # type: ignore[arg-type]
     take._root_start = started
     monkeypatch.setattr(take, "_writer", lambda broker: Writer())
     monkeypatch.setattr(take, "_checked_node", lambda: node)
@@ -128,3 +140,33 @@ def test_an_interrupted_take_says_how_the_job_stands(tmp_path: Path) -> None:
     with pytest.raises(TakeAbortedError, match=r"runs on .* Interrupted by SIGTERM") as caught:
         take(request, JobStore(tmp_path), Store(), settings, Interrupting())  # type: ignore[arg-type]
     assert caught.value.exit_code == 4
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTRAP, 10), (signal.SIGKILL, 4), (None, 4)])
+def test_a_job_that_ended_of_a_dying_criu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int | None, code: int
+) -> None:
+    """When criu has died too: somebody ended both, or the job was harmed."""
+    process = subprocess.Popen(["true"])
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    status = tmp_path / "status.json"
+    if number is not None:
+        status.write_text(json.dumps({"exit_code": 0, "signal": number, "ended": 1}))
+    record = new_record(
+        "job",
+        0,
+        Launched(process.pid, 1, 2),
+        root=2,
+        command=[],
+        folder="/",
+        log="",
+        status=status,
+    )
+    try:
+        started = procfs.read_stat(process.pid).starttime
+        error = CriuDiedError(what="dump the job")
+        with pytest.raises(CwError) as caught:
+            failing(Node(error), process.pid, started, tmp_path, monkeypatch, record)
+    finally:
+        process.wait()
+    assert caught.value.exit_code == code

@@ -11,6 +11,9 @@ from tests.build import WARNINGS, compile_c
 
 SOURCES = Path(__file__).parents[2] / "criu_cow_c"
 HERE = Path(__file__).parent
+MASK = ("mask_scan.c", "mask_read.c", "mask_ranges.c", "old_kernel.c", "env.c")
+LARGE_FILES = ("-D_FILE_OFFSET_BITS=64",)
+"""The names by which criu calls libc: pread64, open64."""
 SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer")
 
 
@@ -26,7 +29,8 @@ def drivers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("drivers")
     return {
         "shadow": build("shadow_driver", folder, "shadow.c", "inject.c", "journal.c"),
-        "mask": build("mask_driver", folder, "mask.c", "env.c"),
+        "mask": build("mask_driver", folder, *MASK, options=(*SANITIZERS, *LARGE_FILES)),
+        "rewind": build("rewind_driver", folder, "rewind.c", "journal.c"),
         "vmflags": build("vmflags_driver", folder, "vmflags.c", "env.c"),
         "target": build("target", folder, options=("-lpthread",)),
     }
@@ -45,7 +49,7 @@ def programs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     if request.param == "installed":
         return native_dir()
     folder = tmp_path_factory.mktemp("sanitized")
-    build("cw-init", folder, "init.c", "io_uring_filter.c")
+    build("cw-init", folder, "init.c", "io_uring_filter.c", "others.c")
     build("cw-keeper", folder, "keeper.c")
     build("cw-ranks", folder, "ranks.c")
     return folder

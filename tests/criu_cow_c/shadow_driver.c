@@ -6,46 +6,15 @@
  * "PID STATE STEP ERRNO SHADOW" for each, and ends the shadows at the end of its stdin.
  */
 #define _GNU_SOURCE
+#include "seize.h"
 #include "shadow.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-#include <sys/ptrace.h>
-#include <sys/wait.h>
 #include <unistd.h>
-
-static void each_thread(pid_t pid, void (*act)(pid_t tid))
-{
-	char path[32];
-	struct dirent *entry;
-
-	snprintf(path, sizeof(path), "/proc/%d/task", pid);
-	DIR *tasks = opendir(path);
-	while (tasks && (entry = readdir(tasks)))
-		if (entry->d_name[0] != '.')
-			act(atoi(entry->d_name));
-	if (tasks)
-		closedir(tasks);
-}
-
-static void seize(pid_t tid)
-{
-	int status;
-
-	if (ptrace(PTRACE_SEIZE, tid, NULL, PTRACE_O_TRACESYSGOOD) || ptrace(PTRACE_INTERRUPT, tid, NULL, NULL))
-		exit(3);
-	waitpid(tid, &status, __WALL);
-}
-
-static void detach(pid_t tid)
-{
-	ptrace(PTRACE_DETACH, tid, NULL, NULL);
-}
 
 int main(int argc, char **argv)
 {

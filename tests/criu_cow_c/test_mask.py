@@ -48,48 +48,84 @@ def job() -> Iterator[Job]:
     process.wait()
 
 
+def environment_of(*, active: bool, old: bool) -> dict[str, str]:
+    environment = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
+    environment |= {"CW_COW_JOURNAL": "0"} if active else {}
+    return environment | ({"CW_COW_TEST_NO_PAGEMAP_SCAN": "1"} if old else {})
+
+
 def ask(
-    driver: Path, job: Job, start: int, end: int, *more: int, active: bool = True
-) -> tuple[list[range], str]:
-    environment = {**os.environ, "CW_COW_JOURNAL": "0"} if active else dict(os.environ)
-    environment.pop("LD_PRELOAD", None)
-    words = [str(job.pid), *(f"{n:x}" for n in (job.at(start), job.at(end), *more))]
+    driver: Path, job: Job, how: str, start: int, end: int, *more: int, active: bool = True, old: bool = False
+) -> tuple[list[range], dict[str, int]]:
+    """Ranges of pages found by "scan" or "read", and what the mask has counted."""
+    environment = environment_of(active=active, old=old)
+    words = [how, str(job.pid), *(f"{n:x}" for n in (job.at(start), job.at(end), *more))]
     done = subprocess.run([driver, *words], capture_output=True, text=True, env=environment, check=False)
     assert done.returncode == 0, done.stderr
     *regions, last = done.stdout.splitlines()
     pages = [range(*((int(x, 16) - job.base) // PAGE for x in line.split())) for line in regions]
-    return pages, last
+    names, values = last.split()[::2], last.split()[1::2]
+    counted = {n: int(v, 16 if n == "end" else 10) for n, v in zip(names, values, strict=True)}
+    assert (counted.pop("end") - job.base) // PAGE == end
+    return pages, {name: count for name, count in counted.items() if count}
 
 
 def test_wholly_private_ranges_are_answered_without_a_walk(drivers: dict[str, Path], job: Job) -> None:
-    regions, last = ask(drivers["mask"], job, 0, 8)
-    assert regions == []
-    assert last == f"answered 1 walked 0 passed 0 end {job.at(8):x}"
+    assert ask(drivers["mask"], job, "scan", 0, 8) == ([], {"answered": 1})
+    assert ask(drivers["mask"], job, "read", 0, 8) == ([], {"reads-answered": 1})
 
 
 def test_shared_pages_pass_and_private_ones_do_not(drivers: dict[str, Path], job: Job) -> None:
-    regions, last = ask(drivers["mask"], job, 0, 24)
+    regions, counted = ask(drivers["mask"], job, "scan", 0, 24)
     assert regions == [range(8, 16)], "one region of the kernel spans all three mappings"
-    assert last.startswith("answered 0 walked 1")
+    assert counted == {"walked": 1}
+    pages, counted = ask(drivers["mask"], job, "read", 0, 24)
+    assert pages == [range(n, n + 1) for n in range(8, 16)]
+    assert counted == {"reads-walked": 1}
+
+
+def test_reads_need_not_begin_where_a_mapping_does(drivers: dict[str, Path], job: Job) -> None:
+    for start, end, found in ((3, 10, [8, 9]), (9, 14, [*range(9, 14)]), (15, 20, [15])):
+        pages, _ = ask(drivers["mask"], job, "read", start, end)
+        assert pages == [range(n, n + 1) for n in found]
 
 
 def test_a_vector_that_is_too_small_ends_the_walk_early(drivers: dict[str, Path], job: Job) -> None:
-    regions, last = ask(drivers["mask"], job, 8, 16, 0x18, 1)
+    regions, _ = ask(drivers["mask"], job, "scan", 8, 16, 0x18, 1)
     assert regions == [range(8, 16)]
-    assert last.endswith(f"end {job.at(16):x}")
 
 
 def test_guard_scans_pass(drivers: dict[str, Path], job: Job) -> None:
     """criu 4.2 finds guard regions that way and restores them; nobody else can."""
-    regions, last = ask(drivers["mask"], job, 0, 8, 0x118)
-    assert regions == [range(8)]
-    assert "passed 1" in last
+    assert ask(drivers["mask"], job, "scan", 0, 8, 0x118) == ([range(8)], {"passed": 1})
 
 
 def test_without_a_journal_nothing_is_masked(drivers: dict[str, Path], job: Job) -> None:
-    regions, last = ask(drivers["mask"], job, 0, 24, active=False)
-    assert regions == [range(24)]
-    assert last.startswith("answered 0 walked 0")
+    for old in (False, True):
+        assert ask(drivers["mask"], job, "scan", 0, 24, active=False, old=old) == ([range(24)], {})
+    assert len(ask(drivers["mask"], job, "read", 0, 24, active=False)[0]) == 24
+
+
+def test_the_switch_answers_as_an_old_kernel_does(drivers: dict[str, Path], job: Job) -> None:
+    with pytest.raises(AssertionError, match="Inappropriate ioctl for device"):
+        ask(drivers["mask"], job, "scan", 0, 8, old=True)
+    assert ask(drivers["mask"], job, "read", 0, 8, old=True) == ([], {"reads-answered": 1})
+
+
+@pytest.mark.parametrize("name", ["criu.kdat", "criu.kdat.tmp", "kdat"])
+def test_the_switch_hides_what_criu_knows_of_the_kernel(
+    drivers: dict[str, Path], tmp_path: Path, name: str
+) -> None:
+    """Neither is a file believed that another criu wrote, nor one written that others would believe."""
+    for active, old in ((True, False), (False, True), (True, True)):
+        done = subprocess.run(
+            [drivers["mask"], "open", tmp_path / name],
+            env=environment_of(active=active, old=old),
+            stderr=subprocess.PIPE,
+            check=False,
+        )
+        hidden = active and old and name != "kdat"
+        assert done.returncode == hidden, done.stderr
 
 
 def flags_of(text: str) -> dict[str, str]:

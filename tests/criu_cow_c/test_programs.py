@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -51,6 +52,35 @@ def test_exit_status_and_output(programs: Path, tmp_path: Path) -> None:
 def test_death_by_a_signal(programs: Path, tmp_path: Path) -> None:
     ended = Init(programs, tmp_path, "sh", "-c", "kill -USR1 $$").ended()
     assert (ended["exit_code"], ended["signal"]) == (138, signal.SIGUSR1)
+
+
+NAMED_SHADOW = """
+import os, sys, time
+if os.fork() == 0:
+    open("/proc/self/comm", "w").write("cw-shadow")
+    print(os.getpid(), flush=True)
+    if sys.argv[1] == "bare":
+        os.closerange(0, 1 << 16)
+    time.sleep(600)
+time.sleep(0.3)
+"""
+
+
+def test_a_shadow_outlives_the_job_in_any_state(programs: Path, tmp_path: Path) -> None:
+    """Between the shadow maker and its keeper it runs for a moment; it is known by its name and by
+    having no descriptor."""
+    job = Init(programs, tmp_path, sys.executable, "-c", NAMED_SHADOW, "bare")
+    eventually("the job has ended", job.status.exists)
+    shadow = next(pid for pid in procfs.children(job.pid) if procfs.read_stat(pid).comm == "cw-shadow")
+    time.sleep(0.1)  # cw-init ends the others at once
+    assert procfs.read_stat(shadow).state == "S"
+    assert alive(job.pid)
+    os.kill(shadow, signal.SIGKILL)
+    assert job.ended()["exit_code"] == 0
+
+
+def test_the_name_alone_makes_no_shadow(programs: Path, tmp_path: Path) -> None:
+    assert Init(programs, tmp_path, sys.executable, "-c", NAMED_SHADOW, "").ended()["exit_code"] == 0
 
 
 def test_layout(programs: Path, tmp_path: Path) -> None:

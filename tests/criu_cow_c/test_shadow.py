@@ -200,6 +200,9 @@ def test_a_seccomp_filter_of_the_job_does_not_see_us(drivers: dict[str, Path], t
 
 def test_a_journal_that_is_none_is_refused(drivers: dict[str, Path], tmp_path: Path) -> None:
     path = tmp_path / "journal"
-    for content in (b"", b"x" * 127, b"x" * 4096):
+    made = Journal(path, 2, hold=timedelta())
+    whole = path.read_bytes()
+    made.close()
+    for content in (b"", b"x" * 135, b"x" * 4096, whole[: 136 + 1023]):
         path.write_bytes(content)
         assert subprocess.run([drivers["shadow"], path, "1"], check=False).returncode == 2

@@ -198,6 +198,24 @@ static void map_anonymous(void)
 	}
 }
 
+/* Take the huge pages that nobody has, but for one: criu looks with it how such mappings are named. The
+ * second copy-on-write fault then finds none, and the kernel takes the page away from the child
+ * (mm/hugetlb.c, unmap_ref_private). */
+static void exhaust_huge_pages(void)
+{
+	char *last = NULL;
+
+	for (int n = 0; n < 64; n++) {
+		char *page = map(HUGE_ / 2, MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB);
+		if (page == MAP_FAILED)
+			break;
+		memset(page, 1, HUGE_ / 2);
+		last = page;
+	}
+	if (last)
+		munmap(last, HUGE_ / 2);
+}
+
 static void *thread_with_stack(void *unused)
 {
 	uint64_t stack[4096];
@@ -228,12 +246,19 @@ int main(int argc, char **argv)
 	map_anonymous();
 	map_files(argv[1]);
 	for (int i = 2; i < argc; i++) {
-		if (!strcmp(argv[i], "hugetlb"))
+		if (!strcmp(argv[i], "hugetlb")) {
 			add("hugetlb", map(HUGE_, MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB), HUGE_);
+			exhaust_huge_pages();
+		}
 		if (!strcmp(argv[i], "guards")) {
 			add("guarded", map(2 * SIZE, MAP_PRIVATE | MAP_ANONYMOUS), SIZE);
 			guard_region = regions - 1;
 			if (madvise(region[guard_region].start + SIZE, SIZE, MADV_GUARD_INSTALL_NR))
+				return 4;
+			/* And in a mapping that is read while the job is stopped. */
+			add("guarded-dontfork", map(2 * SIZE, MAP_PRIVATE | MAP_ANONYMOUS), SIZE);
+			if (madvise(region[regions - 1].start, 2 * SIZE, MADV_DONTFORK) ||
+			    madvise(region[regions - 1].start + SIZE, SIZE, MADV_GUARD_INSTALL_NR))
 				return 4;
 		}
 	}

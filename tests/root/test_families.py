@@ -67,6 +67,7 @@ def memory_of(root: int) -> int:
     return total
 
 
+@pytest.mark.every_criu
 def test_shared_memory_comes_back_shared(engine: Engine) -> None:
     data = engine.folder / "data"
     data.write_bytes(bytes(range(256)) * (1 << 12))

@@ -177,6 +177,7 @@ def test_another_build_of_a_library_is_a_refusal(engine: Engine, tmp_path: Path)
     assert any("another build" in line or "bytes" in line for line in done.json["evidence"])
 
 
+@pytest.mark.every_criu
 def test_shared_memory_files_are_carried(engine: Engine, tmp_path: Path) -> None:
     """A linked file of /dev/shm: changed after the snapshot, then gone."""
     code = """

@@ -47,6 +47,7 @@ while True: time.sleep(0.01)
 """
 
 
+@pytest.mark.every_criu
 def test_many_connections(engine: Engine) -> None:
     """criu opens two netlink sockets for each, and libnftables aborts at descriptor 1024."""
     engine.job("many", [sys.executable, "-u", "-c", CONNECTIONS])

@@ -110,7 +110,7 @@ def test_a_tcp_connection_to_the_outside_is_told(engine: Engine) -> None:
         engine.job("client", [sys.executable, "-u", "-c", code + COUNT])
         accepted, _ = server.accept()
         with accepted:
-            (finding,) = engine.take("client", "--plan")["findings"]
+            (finding,) = engine.plan("client")["findings"]
             assert (finding["code"], finding["severity"]) == ("tcp-outside", "warning")
             assert f"127.0.0.1:{port}" in finding["evidence"]
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
-from cw_snapshot.snapshot.criu_binary import find_criu
-from tests.engine import Engine, eventually
+from cw_snapshot.snapshot import procfs
+from tests.engine import Engine
+from tests.groups import control_group
 
 pytestmark = pytest.mark.root
 
@@ -22,6 +20,12 @@ def assert_whole(lines: list[str]) -> None:
     assert not broken, broken[:5]
 
 
+def advised(pid: int) -> set[str]:
+    """The VmFlags that occur in a process and were asked for."""
+    found = {name for text in procfs.vm_flags(pid).values() for name in text.split()}
+    return found & {"dc", "dd", "wf", "mg", "hg", "nh", "gd", "lo", "nr", "ht", "sr", "rr"}
+
+
 @pytest.fixture
 def huge_pages() -> None:
     """A few huge pages for MAP_HUGETLB; left reserved, they cost 16 MiB."""
@@ -30,10 +34,13 @@ def huge_pages() -> None:
     assert int(HUGE_PAGES.read_text()) >= 4, "the kernel gave no huge pages"
 
 
+@pytest.mark.every_criu
 @pytest.mark.usefixtures("huge_pages")
 def test_every_mapping_in_the_taken_and_the_restored_job(engine: Engine, built: dict[str, Path]) -> None:
     engine.job("regions", [built["regions"], engine.folder / "mapped.bin", "hugetlb"])
     engine.wait_lines("regions", 5)
+    flags = advised(engine.root("regions"))
+    assert {"dc", "wf", "mg", "hg", "gd", "lo"} <= flags
     for _ in range(3):
         engine.take("regions")
         assert_whole(engine.wait_lines("regions", 10))
@@ -42,6 +49,7 @@ def test_every_mapping_in_the_taken_and_the_restored_job(engine: Engine, built: 
     engine.restore("latest:regions")
     lines = engine.wait_lines("regions", 20)
     assert_whole(lines)
+    assert advised(engine.root("regions")) == flags
     rounds = [int(line.split()[0]) for line in lines[before:]]
     assert rounds == list(range(rounds[0], rounds[0] + len(rounds)))
     # And a snapshot of the restored one.
@@ -51,11 +59,12 @@ def test_every_mapping_in_the_taken_and_the_restored_job(engine: Engine, built: 
     assert_whole(engine.wait_lines("regions", 20))
 
 
+@pytest.mark.every_criu
 def test_guard_regions_are_kept_or_refused_but_never_lost(engine: Engine, built: dict[str, Path]) -> None:
     engine.job("guards", [built["regions"], engine.folder / "mapped.bin", "guards"])
     engine.wait_lines("guards", 3)
     done = engine.run("take", "guards", "--json")
-    if find_criu().dumps_guards:
+    if engine.variant.keeps_guards:
         assert done.code == 0, done.err
         engine.stop("guards")
         engine.restore("latest:guards")
@@ -66,32 +75,14 @@ def test_guard_regions_are_kept_or_refused_but_never_lost(engine: Engine, built:
     assert_whole(engine.wait_lines("guards", 10))
 
 
-@contextmanager
-def pids_group() -> Iterator[Path]:
-    """A cgroup of the pids controller, version 1 or 2; whoever is in it at the end leaves."""
-    parent = Path("/sys/fs/cgroup/pids")
-    if not parent.is_dir():
-        parent = Path("/sys/fs/cgroup")
-        (parent / "cgroup.subtree_control").write_text("+pids")
-    group = parent / f"cw-test-{os.getpid()}"
-    group.mkdir(exist_ok=True)
-    try:
-        yield group
-    finally:
-        for pid in (group / "cgroup.procs").read_text().split():
-            with suppress(OSError):
-                (parent / "cgroup.procs").write_text(pid)
-        eventually("the group is empty", lambda: not (group / "cgroup.procs").read_text())
-        group.rmdir()
-
-
+@pytest.mark.every_criu
 def test_pages_read_from_the_stopped_job_when_no_shadow_can_be_made(
     engine: Engine, built: dict[str, Path]
 ) -> None:
     """A pids limit that leaves no room for a clone: a longer pause, the same snapshot."""
     engine.job("regions", [built["regions"], engine.folder / "mapped.bin"])
     engine.wait_lines("regions", 3)
-    with pids_group() as group:
+    with control_group("pids") as group:
         (group / "cgroup.procs").write_text(str(engine.root("regions")))
         (group / "pids.max").write_text((group / "pids.current").read_text())
         report = engine.take("regions")

@@ -14,6 +14,7 @@ from tests.engine import COUNTER, Engine, consecutive, eventually, shadows_of, s
 pytestmark = pytest.mark.root
 
 
+@pytest.mark.every_criu
 def test_goes_on_after_the_take_and_comes_back_where_it_was(engine: Engine) -> None:
     engine.counter()
     report = engine.take("counter")
@@ -40,6 +41,7 @@ def test_an_idle_job_costs_no_extra_memory(engine: Engine) -> None:
     assert engine.take("idle")["extra_memory_bytes"] < 2 << 20
 
 
+@pytest.mark.every_criu
 def test_take_restore_take_restore(engine: Engine) -> None:
     engine.counter()
     for generation in range(1, 4):
@@ -113,6 +115,7 @@ def test_a_tree_that_we_did_not_start(engine: Engine) -> None:
     assert consecutive(log.read_text().splitlines()[before:])
 
 
+@pytest.mark.every_criu
 def test_stopped_tasks_stay_stopped(engine: Engine) -> None:
     engine.job("sleeper", ["sh", "-c", "sleep 1000 & kill -STOP $!; while :; do date +%N; sleep 0.05; done"])
     engine.wait_lines("sleeper", 3)
@@ -129,8 +132,13 @@ def test_stopped_tasks_stay_stopped(engine: Engine) -> None:
 
 def test_a_job_that_ends_while_its_shadow_is_read(engine: Engine) -> None:
     """The snapshot of a job that crashes right after the pause is the one that is needed."""
-    work = "x = bytearray(range(256)) * (1 << 20); print(0, flush=True); time.sleep(3); print(len(x))"
-    code = f"import time; {work}"
+    end = engine.folder / "end"
+    code = f"""if True:
+        import os, time
+        x = bytearray(range(256)) * (1 << 20)
+        print(0)
+        while not os.path.exists({str(end)!r}): time.sleep(0.02)
+        print(len(x))"""
     engine.job("short", [sys.executable, "-u", "-c", code])
     eventually("it began", lambda: engine.log("short") == ["0"])
     process = engine.start("take", "short", stdout=-3, stderr=-3)
@@ -139,6 +147,7 @@ def test_a_job_that_ends_while_its_shadow_is_read(engine: Engine) -> None:
     assert process.wait(60) == 0
     assert engine.run("wait", "short").code == 128 + signal.SIGKILL
     engine.assert_clean()
+    end.touch()
     engine.restore("latest:short")
     engine.ok("wait", "short")
     assert engine.log("short") == ["0", str(256 << 20)]

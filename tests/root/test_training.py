@@ -31,6 +31,14 @@ def undisturbed_losses(folder: Path, options: Sequence[str]) -> dict[int, list[s
     return losses(folder / "out")
 
 
+@pytest.fixture
+def slow(engine: Engine) -> Path:
+    """While it exists the training is so slow that it can't end before what is done to it."""
+    path = engine.folder / "slow"
+    path.touch()
+    return path
+
+
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[int, list[str]]:
     return undisturbed_losses(tmp_path_factory.mktemp("undisturbed"), TRAINING)
@@ -47,36 +55,39 @@ def compare(found: list[str], reference: list[str]) -> int:
     return len(found) - len(reference)
 
 
+@pytest.mark.every_criu
 def test_losses_are_identical_after_kill_and_restore(
-    engine: Engine, undisturbed: dict[int, list[str]]
+    engine: Engine, undisturbed: dict[int, list[str]], slow: Path
 ) -> None:
     out = engine.folder / "out"
-    engine.torch_job("train", out, *TRAINING)
-    eventually("it trains", lambda: len(losses(out).get(0, [])) > 60)
+    engine.torch_job("train", out, *TRAINING, "--slow-while", str(slow))
+    eventually("it trains", lambda: len(losses(out).get(0, [])) > 10)
     report = engine.take("train")
     assert report["processes"] >= 7
     at_take = len(losses(out)[0])
-    eventually("it trains on", lambda: len(losses(out)[0]) > at_take + 40)
+    eventually("it trains on", lambda: len(losses(out)[0]) > at_take + 10)
     engine.stop("train")
     engine.restore("latest:train", "--files", "rewind")
+    slow.unlink()
     ended(engine, "train")
     for rank, lines in losses(out).items():
-        assert compare(lines, undisturbed[rank]) > 30, "steps after the snapshot were made twice"
+        assert compare(lines, undisturbed[rank]) > 5, "steps after the snapshot were made twice"
     engine.assert_clean()
 
 
-def test_ranks_started_by_us(engine: Engine, undisturbed: dict[int, list[str]]) -> None:
+def test_ranks_started_by_us(engine: Engine, undisturbed: dict[int, list[str]], slow: Path) -> None:
     """--nproc-per-node instead of torchrun, and several takes on the way, without any kill."""
     import sys
 
     from tests.engine import TRAIN
 
     out = engine.folder / "out"
-    command = [sys.executable, "-u", TRAIN, "--out", out, *TRAINING]
+    command = [sys.executable, "-u", TRAIN, "--out", out, *TRAINING, "--slow-while", slow]
     engine.job("ranks", command, "--nproc-per-node", "2")
-    for lines in (40, 120, 200):
+    for lines in (10, 20, 30):
         eventually("it trains", lambda lines=lines: len(losses(out).get(0, [])) > lines)
         engine.take("ranks")
+    slow.unlink()
     ended(engine, "ranks")
     for rank, lines in losses(out).items():
         assert compare(lines, undisturbed[rank]) == 0
@@ -89,15 +100,18 @@ def test_torchrun_and_our_launcher_exclude_each_other(engine: Engine) -> None:
     assert "torchrun" in done.err
 
 
-def test_snapshot_of_a_snapshot(engine: Engine, undisturbed: dict[int, list[str]], tmp_path: Path) -> None:
+def test_snapshot_of_a_snapshot(
+    engine: Engine, undisturbed: dict[int, list[str]], slow: Path, tmp_path: Path
+) -> None:
     """take -> kill -> restore -> take -> kill -> restore."""
     out = tmp_path / "out"
-    engine.torch_job("twice", out, *TRAINING)
-    for target in (50, 150):
+    engine.torch_job("twice", out, *TRAINING, "--slow-while", str(slow))
+    for target in (10, 20):
         eventually("it trains", lambda target=target: len(losses(out).get(0, [])) > target)
         engine.take("twice")
         engine.stop("twice")
         engine.restore("latest:twice", "--files", "rewind")
+    slow.unlink()
     ended(engine, "twice")
     for rank, lines in losses(out).items():
         compare(lines, undisturbed[rank])

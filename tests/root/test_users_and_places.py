@@ -55,6 +55,7 @@ def comes_back(engine: Engine, job: str) -> None:
     assert consecutive(engine.wait_lines(job, 10)[before:])
 
 
+@pytest.mark.every_criu
 def test_a_job_of_another_user(engine: Engine) -> None:
     """Without CAP_SYS_RESOURCE criu must run as that user: prlimit(2) refuses across uids."""
     engine.job("users", [PYTHON, "-u", "-c", SHARED], "--user", "nobody", cwd=Path("/"))
@@ -67,6 +68,7 @@ def test_a_job_of_another_user(engine: Engine) -> None:
     engine.assert_clean()
 
 
+@pytest.mark.every_criu
 def test_unlinked_files_pipes_and_shared_memory(engine: Engine) -> None:
     engine.job("shared", [PYTHON, "-u", "-c", SHARED])
     comes_back(engine, "shared")

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from blake3 import blake3
 
-from cw_snapshot.snapshot import carried_files, file_evidence, procfs, tree
+from cw_snapshot.snapshot import carried_files, file_evidence, job_facts, procfs, tree
 from cw_snapshot.snapshot.build_ids import build_id
 from cw_snapshot.snapshot.carried_files import CarriedBytes
 from cw_snapshot.snapshot.file_evidence import (
@@ -32,7 +32,6 @@ from cw_snapshot.snapshot.file_restore import (
     refuse_if_needed,
 )
 from cw_snapshot.snapshot.file_rules import Act, FilePolicy
-from cw_snapshot.snapshot.predict import predict
 
 ROOT = Path("/")
 
@@ -117,7 +116,7 @@ def test_what_is_carried_is_seen_before(shared_memory: Path) -> None:
         file.truncate(1 << 30)
     with shared_memory.open("rb"):
         assert not carried_files.find(pid, procfs.descriptors(pid), [])
-    before = predict(tree.find(pid))
+    before = job_facts.read(tree.find(pid))
     with shared_memory.open("r+b") as file:
         (found,) = carried_files.find(pid, procfs.descriptors(pid), [])
         assert (found.size, found.stored_bytes, found.mapped) == (1 << 30, 1 << 20, False)
@@ -126,8 +125,9 @@ def test_what_is_carried_is_seen_before(shared_memory: Path) -> None:
             view[:4096] = b"x" * 4096
             (found,) = carried_files.find(pid, procfs.descriptors(pid), procfs.mappings(pid))
             assert found.mapped
-            after = predict(tree.find(pid))
-    assert after.shared_bytes == before.shared_bytes + (1 << 20)
+            after = job_facts.read(tree.find(pid))
+    assert after.carried_bytes == before.carried_bytes + (1 << 20)
+    assert after.shared_bytes == before.shared_bytes
     assert after.mappings >= 10
 
 

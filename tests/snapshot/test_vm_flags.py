@@ -30,10 +30,14 @@ class Image:
         put_right(Path("images"), 7, flags, saved or set())
 
 
-def vma(start: int = START, end: int = END, flags: int = PRIVATE, madv: int = 0) -> SimpleNamespace:
-    return SimpleNamespace(
-        start=start, end=end, prot=3, flags=flags, status=images.VMA_ANON_PRIVATE, madv=madv
-    )
+def vma(
+    start: int = START,
+    end: int = END,
+    flags: int = PRIVATE,
+    madv: int = 0,
+    status: int = images.VMA_ANON_PRIVATE,
+) -> SimpleNamespace:
+    return SimpleNamespace(start=start, end=end, prot=3, flags=flags, status=status, madv=madv)
 
 
 def test_what_agrees_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,6 +85,24 @@ def test_mappings_read_while_stopped_may_be_missing(monkeypatch: pytest.MonkeyPa
     image.put_right({}, {(START, END)})
     with pytest.raises(MappingChangedError, match="changed"):
         image.put_right({}, {(START, END - 4096)})
+
+
+def test_wipe_on_fork_is_restored_where_it_still_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """criu 4.1 does not note it, 4.2 notes what our table says."""
+    image = Image(monkeypatch, vma())
+    image.put_right({(START, END): "rd wr wf"}, {(START, END)})
+    assert image.mm.vmas[0].madv == 1 << 18
+    image.put_right({(START, END): "rd wr"}, {(START, END)})
+    assert image.mm.vmas[0].madv == 0
+
+
+def test_guard_regions_are_no_mappings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """criu 4.2 has them behind the mappings, as if they were some."""
+    guard = vma(START + 4096, START + 8192, flags=0, status=images.VMA_GUARD)
+    image = Image(monkeypatch, vma(), guard)
+    image.put_right({(START, END): "rd wr dc"}, {(START, END)})
+    assert image.mm.vmas[0].madv == 1 << 10
+    assert images.mappings_of(image.mm) == [image.mm.vmas[0]]
 
 
 def test_the_table_leaves_out_what_does_not_fit(tmp_path: Path) -> None:
