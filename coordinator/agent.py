@@ -19,7 +19,15 @@ import grpc
 
 from cw_snapshot.coordinator import interfaces
 from cw_snapshot.coordinator.epochs import Epochs
-from cw_snapshot.coordinator.jobs import JobNotFoundError, JobState, JobStore, JobView, stop, tree_store
+from cw_snapshot.coordinator.jobs import (
+    JobNotFoundError,
+    JobState,
+    JobStore,
+    JobView,
+    stop,
+    tree_store,
+    tree_stores,
+)
 from cw_snapshot.coordinator.leftovers import recover_dead_operations
 from cw_snapshot.coordinator.settings import Settings
 from cw_snapshot.coordinator.start import Place, StartRequest, start_tree
@@ -28,7 +36,7 @@ from cw_snapshot.coordinator.wire import agent_pb2 as wire
 from cw_snapshot.coordinator.wire import remote_errors, service
 from cw_snapshot.coordinator.wire.frames import Frames
 from cw_snapshot.errors import CwError, ExitCode
-from cw_snapshot.snapshot import procfs
+from cw_snapshot.snapshot import old_addresses, procfs
 
 PROTOCOL = 1
 _THREADS = 32
@@ -101,6 +109,7 @@ class Agent:
             allow_io_uring=request.allow_io_uring,
             folder=Path(request.folder),
         )
+        self.forget_old_addresses()
         place = Place(request.node_rank, request.nnodes, request.incarnation)
         store = self._store(request.node_rank)
         start_tree(store, wanted, request.environment, place)
@@ -116,6 +125,18 @@ class Agent:
         grace = timedelta(seconds=request.grace_seconds)
         return _facts(stop(self._store(request.tree), request.job, grace))
 
+    def forget_old_addresses(self) -> None:
+        """Delete the tables of restored jobs that have ended here: they lead everybody on this node."""
+        for job in old_addresses.jobs_with_tables():
+            if not any(self._runs(store, job) for store in tree_stores(self._settings.state_dir)):
+                old_addresses.remove(old_addresses.table_name(job))
+
+    def _runs(self, store: JobStore, job: str) -> bool:
+        try:
+            return store.find(job).state is JobState.RUNNING
+        except CwError:
+            return False
+
     def _store(self, tree: int) -> JobStore:
         return tree_store(self._settings.state_dir, tree)
 
@@ -127,6 +148,7 @@ class Agent:
             _check_caller(context)
             first = next(messages)
             begin = first.begin
+            self.forget_old_addresses()
             tree = f"{begin.job}/{begin.tree}"
             if not self._epochs.begin(tree, begin.epoch):
                 seen = self._epochs.newest(tree)

@@ -194,6 +194,12 @@ def tree_store(state_dir: Path, tree: int) -> JobStore:
     return JobStore(state_dir / "trees" / str(tree))
 
 
+def tree_stores(state_dir: Path) -> list[JobStore]:
+    """All of them."""
+    folder = state_dir / "trees"
+    return [JobStore(entry) for entry in sorted(folder.iterdir())] if folder.is_dir() else []
+
+
 def new_record(
     job: str,
     incarnation: int,

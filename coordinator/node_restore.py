@@ -63,7 +63,7 @@ class RestoreWork:
         self._reader: TreeReader | None = None
         self._own: Path | None = None
         self._log = Path()
-        self._table = old_addresses.table_name(begin.job, begin.tree)
+        self._table = old_addresses.table_name(begin.job)
         self._translated = False
         self.stopped_since: float | None = None
         """CLOCK_MONOTONIC at which the tree was rebuilt; None before, and when it is complete."""

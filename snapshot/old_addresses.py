@@ -11,6 +11,7 @@ from __future__ import annotations
 import ipaddress
 import subprocess
 from collections.abc import Mapping
+from contextlib import suppress
 
 from cw_snapshot.errors import CwError, ExitCode
 
@@ -45,9 +46,23 @@ def rules(name: str, leads: Mapping[str, str]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def table_name(job: str, tree: int) -> str:
-    """Of one tree of a job: letters that nft takes, and nothing that another job could have."""
-    return f"cw-snapshot-{job.encode().hex()}-{tree}"
+_PREFIX = "cw-snapshot-"
+
+
+def table_name(job: str) -> str:
+    """Of a job, for all its trees on a node: letters that nft takes, and none that another job has."""
+    return _PREFIX + job.encode().hex()
+
+
+def jobs_with_tables() -> list[str]:
+    """The jobs for which our network namespace has a table."""
+    done = subprocess.run(["nft", "list", "tables"], capture_output=True, text=True, check=False)
+    names = {line.split()[-1] for line in done.stdout.splitlines() if _PREFIX in line}
+    found = []
+    for name in sorted(names):
+        with suppress(ValueError):
+            found.append(bytes.fromhex(name.removeprefix(_PREFIX)).decode())
+    return found
 
 
 def install(name: str, leads: Mapping[str, str]) -> None:

@@ -133,8 +133,8 @@ def test_a_skeleton_is_rewritten(tmp_path: Path) -> None:
 
 def test_rules_replace_an_earlier_table() -> None:
     leads = {"10.0.0.1": "10.9.0.1", "fd00::1": "fd09::1"}
-    lines = rules("cw-snapshot-6a-0", leads).splitlines()
-    assert lines[:2] == ["add table ip cw-snapshot-6a-0", "delete table ip cw-snapshot-6a-0"]
-    assert "add rule ip cw-snapshot-6a-0 output ip daddr 10.0.0.1 dnat to 10.9.0.1" in lines
-    assert "add rule ip6 cw-snapshot-6a-0 output ip6 daddr fd00::1 dnat to fd09::1" in lines
+    lines = rules("cw-snapshot-6a", leads).splitlines()
+    assert lines[:2] == ["add table ip cw-snapshot-6a", "delete table ip cw-snapshot-6a"]
+    assert "add rule ip cw-snapshot-6a output ip daddr 10.0.0.1 dnat to 10.9.0.1" in lines
+    assert "add rule ip6 cw-snapshot-6a output ip6 daddr fd00::1 dnat to fd09::1" in lines
     assert not [line for line in rules("t", {}).splitlines() if "rule" in line]
