@@ -43,6 +43,7 @@ def plan_lines(p: Prediction) -> Iterator[str]:
     known = f"machine factor {p.pace.factor:.2f}, {p.pace.page_seconds * 1e9:.0f} ns a page"
     source = "measured" if p.pace.measured else "assumed"
     yield f"pause         about {seconds_text(p.pause_seconds)} ({known}, {source})"
+    yield f"              the job keeps the processors busy to {facts.busy:.0%}"
     for seconds, text in _part_texts(facts, p.parts):
         if seconds >= _LEAST_SHOWN:
             yield f"  {_fine(seconds):>10}  {text}"

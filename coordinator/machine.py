@@ -1,7 +1,7 @@
 """The pace of this machine since its boot, kept in the state directory.
 
-Other work makes a measurement longer and nothing makes it shorter, so the best one counts, and now
-and then another is made: one that met a busy moment does not stay for ever.
+Other work makes a measurement longer and nothing makes it shorter, so the best one counts, and others
+are made, soon and then now and then: one that met a busy moment does not stay for long.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from cw_snapshot.snapshot.predict import Pace
 
 _SCHEMA = "cw-snapshot/machine/1"
 _NAMES = tuple(field.name for field in fields(Pace))
+_FIRST_AGAIN_SECONDS, _LATER = 5.0, 4
 AGAIN_AFTER_SECONDS = 600.0
+"""The longest time between two measurements; the first ones follow each other sooner."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +27,13 @@ class _Kept:
     pace: Pace
     at: float
     """CLOCK_BOOTTIME of the last measurement."""
+    count: int
+    """Of measurements since the boot."""
+
+    @property
+    def holds_until(self) -> float:
+        again = _FIRST_AGAIN_SECONDS * float(_LATER) ** min(self.count - 1, 10)
+        return self.at + min(again, AGAIN_AFTER_SECONDS)
 
 
 def pace(state_dir: Path) -> Pace:
@@ -36,7 +45,7 @@ def pace(state_dir: Path) -> Pace:
         known = _kept(read_json(path), boot)
     except StateDamagedError:
         known = None  # written anew
-    if known is not None and now - known.at < AGAIN_AFTER_SECONDS:
+    if known is not None and now < known.holds_until:
         return known.pace
     try:
         found = machine_pace.measure()
@@ -46,7 +55,9 @@ def pace(state_dir: Path) -> Pace:
         found = best(known.pace, found)
     try:
         make_private(state_dir)
-        write_json(path, {"schema": _SCHEMA, "boot": boot, "at": now, "pace": asdict(found)})
+        count = known.count + 1 if known else 1
+        document = {"schema": _SCHEMA, "boot": boot, "at": now, "count": count, "pace": asdict(found)}
+        write_json(path, document)
     except OSError:
         return found
     return found
@@ -68,7 +79,7 @@ def _kept(document: Any, boot: str) -> _Kept | None:
         if document["schema"] != _SCHEMA or document["boot"] != boot:
             return None
         known = Pace(**{name: document["pace"][name] for name in _NAMES})
-        kept = _Kept(known, float(document["at"]))
+        kept = _Kept(known, float(document["at"]), int(document["count"]))
     except (KeyError, TypeError, ValueError):
         return None
     return kept if known.cores == machine_pace.cores() else None

@@ -1,7 +1,7 @@
 """Predicting what a take will cost: the model, from facts about the job and the machine's pace.
 
 A pause is the sum of what its parts cost. The constants below are a least-error fit to the pauses
-of 34 jobs that have much of one or two things, with criu 4.1 on Linux 6.18 (2 cores, AMD EPYC); the
+of 40 jobs that have much of one or two things, with criu 4.1 on Linux 6.18 (2 cores, AMD EPYC); the
 parts that each is about are those in which these pauses differed. Of another machine the
 calibration (`machine_pace`) knows the pace.
 """
@@ -12,30 +12,33 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
-_BASE_SECONDS = 0.0117
-"""What every pause has: criu freezes and ends (4 ms), its images and the files are looked at (5 ms)."""
-_PROCESS_SECONDS = 0.0042
-"""criu's parasite and files of one process (2.2 ms), and the calls that make its shadow (2 ms)."""
-_THREAD_SECONDS = 0.00028
+_BASE_SECONDS = 0.0075
+"""What every pause has: criu freezes and ends (4 ms), its images and the files are looked at."""
+_PROCESS_SECONDS = 0.0023
+"""criu's parasite and files of one process, and the calls that make its shadow."""
+_THREAD_SECONDS = 0.00023
 """Stopping, seizing and dumping one more thread."""
-_DESCRIPTOR_SECONDS = 0.000028
+_DESCRIPTOR_SECONDS = 0.000026
 """criu fetches each descriptor and writes it down."""
 _CONNECTION_SECONDS = 0.0004
 """criu puts each connected TCP socket into repair mode and reads its queues."""
-_MAPPING_SECONDS = 0.0000072
+_MAPPING_SECONDS = 0.000005
 """criu parses and dumps each mapping, and the fork makes it again."""
+_BUSY = 0.7
+"""A job that computes on all processors has left nothing of the kernel's and criu's work in their caches:
+DDP jobs of 9 processes paused 1.7 times as long as idle processes of that shape."""
 _ENTRY_SECONDS_PER_BYTE = 0.002 / (1 << 30)
 """Without PAGEMAP_SCAN criu looks at each page of each private mapping, also of those that are only
 reserved; the mask makes them absent, and no fewer."""
 _COLD_TABLES = 1.4
 """The page tables of a large job are in no cache, those of the calibration are."""
-_HUGE_PAGE_PAGES = 24
+_HUGE_PAGE_PAGES = 18
 """A huge page costs a fork as much as so many small ones: one entry, and the page table that is
 kept for splitting it (mm/huge_memory.c, copy_huge_pmd). 1 GiB: 1 to 2 ms."""
 _PINNED_COPIES = 3
 """The kernel copies pinned pages inside fork one by one (mm/memory.c, copy_present_page), and splits
 huge ones first: 1 GiB in 1013 ms, a third of the rate at which a file in memory is written."""
-_SHARED_COPIES = 1.8
+_SHARED_COPIES = 1.7
 """criu reads shared memory through a mapping of its own and writes it to its images in memory."""
 _CARRIED_COPIES = 1.5
 """We read files on a tmpfs and private pages of hugetlbfs into memory."""
@@ -112,6 +115,8 @@ class JobFacts:
     """Private mappings, present or not, on a kernel without PAGEMAP_SCAN; else 0."""
     queues: int = 0
     """Descriptors of pipes and sockets, whose content criu writes into its images."""
+    busy: float = 0.0
+    """Share of the processors that the job uses, 0 to 1."""
     page_table_bytes: int = 0
     """VmPTE of all processes. Told, not reckoned with: shared memory and huge pages have tables too,
     which a fork does not copy (mm/memory.c, vma_needs_copy) or that are empty."""
@@ -250,7 +255,7 @@ def pause_parts(facts: JobFacts, pace: Pace) -> PauseParts:
     # Each kind's share of the time that the forks take together.
     together = parallel([sum(fork) for fork in forks], pace.cores) / total if total else 0.0
     small, huge, pinned = (together * sum(fork[kind] for fork in forks) for kind in range(3))
-    kernel = pace.factor
+    kernel = pace.factor * (1 + _BUSY * facts.busy)
     return PauseParts(
         base=kernel * _BASE_SECONDS,
         processes=kernel * _PROCESS_SECONDS * facts.processes,

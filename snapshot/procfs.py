@@ -16,6 +16,7 @@ from cw_snapshot.errors import CwError, ExitCode
 
 PROC = Path("/proc")
 _READ_BYTES = 1 << 14
+_TICKS = os.sysconf("SC_CLK_TCK")
 PAGE_SIZE = 4096
 """Bytes; x86_64 has no other base page size."""
 
@@ -50,6 +51,8 @@ class Stat:
     session: int
     starttime: int
     """Clock ticks after boot; with the pid it identifies a process for good."""
+    cpu_seconds: float = 0.0
+    """Processor time of all its threads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +91,9 @@ def _parse_stat(text: str) -> Stat:
     head, tail = text.rsplit(")", 1)
     pid, comm = head.split(" (", 1)
     f = tail.split()
-    return Stat(int(pid), comm, f[0], int(f[1]), int(f[2]), int(f[3]), int(f[19]))
+    return Stat(
+        int(pid), comm, f[0], int(f[1]), int(f[2]), int(f[3]), int(f[19]), (int(f[11]) + int(f[12])) / _TICKS
+    )
 
 
 def read_stat(pid: int) -> Stat:

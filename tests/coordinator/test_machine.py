@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -34,6 +35,24 @@ def test_it_is_kept_for_a_while(
     monkeypatch.setattr(machine, "AGAIN_AFTER_SECONDS", 0.0)
     assert machine.pace(tmp_path / "state") == replace(SLOW, page_seconds=5e-8)  # the best of both
     assert not measured
+
+
+def test_the_first_measurements_follow_each_other_soon(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that one busy moment does not rule the predictions of ten minutes."""
+    monkeypatch.setattr(machine_pace, "measure", lambda: SLOW)
+    path = tmp_path / "machine.json"
+    machine.pace(tmp_path)
+    for seconds, count in ((4, 1), (6, 2), (6, 2), (21, 3), (81, 4), (321, 5), (601, 6)):
+        document = json.loads(path.read_text())
+        path.write_text(json.dumps({**document, "at": since_boot() - seconds}))
+        machine.pace(tmp_path)
+        assert json.loads(path.read_text())["count"] == count, seconds
+
+
+def since_boot() -> float:
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 @pytest.mark.parametrize("spoilt", ["boot", "cores", "schema", "text", "field"])

@@ -145,3 +145,10 @@ def test_reserved_memory_counts_where_there_are_no_scans(monkeypatch: pytest.Mon
         assert predict(found, Pace(), Rates(1e8, "test")).parts.reserved > 0.1
     finally:
         memory.close()
+
+
+def test_how_busy_it_is(facts: Facts) -> None:
+    """Of all processors, as the kernel counts it in ticks."""
+    cores = len(os.sched_getaffinity(0))
+    assert facts("sh", "-c", "echo ready; exec sleep 60").busy < 0.2
+    assert facts("sh", "-c", "echo ready; while :; do :; done").busy > 0.3 / cores

@@ -113,6 +113,13 @@ def test_a_slower_machine_takes_longer(facts: JobFacts, pace: Pace, factor: floa
     assert pause_parts(facts, slower).total == close(factor * pause_parts(facts, pace).total)
 
 
+@given(FACTS, PACES, st.floats(0, 1))
+def test_a_job_that_computes_leaves_nothing_in_the_caches(facts: JobFacts, pace: Pace, busy: float) -> None:
+    idle, working = pause_parts(facts, pace), pause_parts(replace(facts, busy=busy), pace)
+    assert idle.total <= working.total <= 2 * idle.total
+    assert working.shared == idle.shared, "copying is bound by memory"
+
+
 @given(st.lists(st.floats(0, 1e3), max_size=20), st.integers(1, 64))
 def test_forks_side_by_side(costs: list[float], cores: int) -> None:
     found = parallel(costs, cores)
