@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 import click
 
 from cw_snapshot.cli.command import Context, command, settings_options
 from cw_snapshot.cli.tables import cut, print_table
+from cw_snapshot.coordinator.cluster_jobs import ClusterJob, ClusterJobs, trees_of
 from cw_snapshot.coordinator.jobs import JobState, JobView, to_json
+from cw_snapshot.coordinator.wire import agent_pb2 as wire
+from cw_snapshot.errors import CwError
 from cw_snapshot.snapshot import tree
 from cw_snapshot.snapshot.procfs import ProcessGoneError
 
@@ -22,15 +27,51 @@ def _processes(view: JobView) -> str:
         return "-"
 
 
+def _state(context: Context, job: ClusterJob) -> str:
+    """Of all its trees: running when one does; unknown where a node does not tell."""
+    try:
+        answers = trees_of(job, context.cluster()).values()
+    except CwError:
+        return "unknown"
+    facts = [answer for answer in answers if not isinstance(answer, CwError)]
+    if any(one.state == wire.JobFacts.RUNNING for one in facts):
+        return "running"
+    if len(facts) < len(job.nodes):
+        return "unknown"
+    return "ended" if all(one.state == wire.JobFacts.ENDED for one in facts) else "lost"
+
+
+def _cluster_rows(jobs: list[ClusterJob], states: dict[str, str]) -> list[tuple[str, ...]]:
+    return [
+        (
+            job.id,
+            states[job.id],
+            str(job.incarnation),
+            ",".join(job.nodes),
+            "-",
+            job.started,
+            cut(" ".join(" ".join(job.command).split()), _LONGEST_COMMAND),
+        )
+        for job in jobs
+    ]
+
+
 @command("ps")
 @settings_options()
 @click.option("--all", "-a", "everything", is_flag=True, help="Also jobs that have ended.")
 def ps_command(context: Context, everything: bool) -> None:
-    """List the jobs of this node."""
+    """List the jobs of this node, and those that were started on nodes of a cluster."""
     views = [v for v in context.store().all() if everything or v.state is JobState.RUNNING]
 
+    states = {job.id: _state(context, job) for job in ClusterJobs(context.settings.state_dir).all()}
+    cluster_jobs = [
+        job
+        for job in ClusterJobs(context.settings.state_dir).all()
+        if everything or states[job.id] not in ("ended", "lost")
+    ]
+
     def text() -> None:
-        rows = [
+        rows: list[tuple[str, ...]] = [
             (
                 v.record.id,
                 v.describe(),
@@ -42,6 +83,14 @@ def ps_command(context: Context, everything: bool) -> None:
             )
             for v in views
         ]
-        print_table(("JOB", "STATE", "INCARNATION", "PID", "PROCESSES", "STARTED", "COMMAND"), rows)
+        rows += _cluster_rows(cluster_jobs, states)
+        print_table(("JOB", "STATE", "INCARNATION", "PID OR NODES", "PROCESSES", "STARTED", "COMMAND"), rows)
 
-    context.emit("ps", {"jobs": [to_json(v) for v in views]}, text)
+    context.emit(
+        "ps",
+        {
+            "jobs": [to_json(v) for v in views],
+            "cluster_jobs": [{**asdict(job), "state": states[job.id]} for job in cluster_jobs],
+        },
+        text,
+    )

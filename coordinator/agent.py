@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -86,6 +87,8 @@ class Agent:
         self._node = node
         self._settings = settings
         self._epochs = Epochs(settings.state_dir / "epochs.json")
+        self._operations: Counter[str] = Counter()
+        """How many operations on each job are under way."""
 
     def describe(self, request: wire.DescribeRequest) -> wire.NodeFacts:
         return wire.NodeFacts(
@@ -123,12 +126,17 @@ class Agent:
 
     def end(self, request: wire.EndRequest) -> wire.JobFacts:
         grace = timedelta(seconds=request.grace_seconds)
-        return _facts(stop(self._store(request.tree), request.job, grace))
+        facts = _facts(stop(self._store(request.tree), request.job, grace))
+        self.forget_old_addresses()
+        return facts
 
     def forget_old_addresses(self) -> None:
         """Delete the tables of restored jobs that have ended here: they lead everybody on this node."""
         for job in old_addresses.jobs_with_tables():
-            if not any(self._runs(store, job) for store in tree_stores(self._settings.state_dir)):
+            # A job that is just being restored has a table before it has a record.
+            if not self._operations[job] and not any(
+                self._runs(store, job) for store in tree_stores(self._settings.state_dir)
+            ):
                 old_addresses.remove(old_addresses.table_name(job))
 
     def _runs(self, store: JobStore, job: str) -> bool:
@@ -158,6 +166,8 @@ class Agent:
         except CwError as error:
             _tell(context, error)
             return
+        job = first.begin.job
+        self._operations[job] += 1
         ours, theirs = socket.socketpair()
         frames = Frames(ours)
         with theirs:
@@ -176,6 +186,7 @@ class Agent:
             frames.end()
             worker.wait()
             frames.close()
+            self._operations[job] -= 1
 
 
 def _facts(view: JobView) -> wire.JobFacts:

@@ -115,6 +115,23 @@ def refuse_if_running(
         raise NodesMayRunJobError(job=job, evidence=silent)
 
 
+def trees_of(job: ClusterJob, cluster: Cluster) -> dict[int, wire.JobFacts | CwError]:
+    """How each tree of a job stands, or why its node does not tell."""
+    with cluster.connect(job.nodes) as clients:
+        return ask_all({t: partial(clients[node].job, job.id, t) for t, node in enumerate(job.nodes)})
+
+
+def end(job: ClusterJob, cluster: Cluster, grace: timedelta) -> dict[int, wire.JobFacts]:
+    """End every tree of a job, all at the same time.
+
+    :param grace: between SIGTERM and SIGKILL.
+    :raises NodeUnreachableError: a node does not answer; the others have ended theirs.
+    """
+    with cluster.connect(job.nodes) as clients:
+        questions = {t: partial(clients[node].end, job.id, t, grace) for t, node in enumerate(job.nodes)}
+        return answers_of(ask_all(questions))
+
+
 def job_addresses(node: str, facts: wire.NodeFacts, interface: str | None) -> tuple[str, list[str]]:
     """The interface of a node that a job uses, and its addresses, IPv4 first.
 
