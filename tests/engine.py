@@ -127,8 +127,9 @@ class Engine:
         eventually(f"{name} is gone", lambda: not alive(record.init))
 
     def _kill(self, record: JobRecord) -> None:
-        with suppress(OSError, procfs.ProcessGoneError):
+        with suppress(OSError, procfs.ProcessGoneError):  # jobs have short-lived children
             self._shared_memory |= shared_memory_files(record.root_pid)
+        with suppress(ProcessLookupError):
             os.kill(record.init, signal.SIGKILL)
 
     # -- what is there ------------------------------------------------------------------
