@@ -7,7 +7,7 @@ from click.testing import CliRunner
 
 from cw_snapshot.cli.main import COMMANDS, main
 
-NAMES = [[name] for name in COMMANDS if name != "repo"] + [["repo", "init"]]
+NAMES = [[name] for name in COMMANDS if name != "repo"] + [["repo", "init"], ["repo", "repair-index"]]
 
 
 @pytest.mark.parametrize("words", NAMES, ids=" ".join)
