@@ -10,17 +10,24 @@ import click
 
 from cw_snapshot.cli.command import Context, command, settings_options
 from cw_snapshot.coordinator.jobs import JobStore, LogGoneError, follow
-from cw_snapshot.errors import ExitCode
+from cw_snapshot.errors import ExitCode, UsageError
 
 _POLL = timedelta(milliseconds=100)
 
 
-@command("logs", ExitCode.NOT_FOUND)
+@command(
+    "logs",
+    ExitCode.NOT_FOUND,
+    ExitCode.ABORTED,
+    meanings={ExitCode.ABORTED: "interrupted; the job runs on"},
+)
 @settings_options()
 @click.option("--follow", "-f", "following", is_flag=True, help="Go on until the job has ended.")
 @click.argument("job")
 def logs_command(context: Context, following: bool, job: str) -> None:
     """Print the stdout and stderr of JOB."""
+    if following and context.json:
+        raise UsageError(what="--json is one document, and --follow has no end; give one of them")
     store = context.store()
     path = Path(store.find(job).record.log)
     try:

@@ -26,12 +26,18 @@ COMMANDS = {
     "show": "show what is in a snapshot",
     "verify": "check that a snapshot can be read back",
     "rm": "delete snapshots",
-    "repo": "create a repository",
+    "repo": "create and repair repositories",
     "report": "bundle what a bug report needs",
     "agent": "serve the coordinator on this node",
     "lab": "a virtual cluster on this machine",
 }
 """Each command is the attribute `<name>_command` of its module `<name>_cmd`, imported when used."""
+
+
+class CommandInterruptedError(CwError):
+    """interrupted"""
+
+    exit_code = ExitCode.ABORTED
 
 
 class _Commands(click.Group):
@@ -83,8 +89,7 @@ def run() -> int:
         error.show()
         return int(ExitCode.USAGE)
     except (click.Abort, KeyboardInterrupt):
-        click.echo("cw-snapshot: interrupted", err=True)
-        return int(ExitCode.ABORTED)
+        return report_error(CommandInterruptedError(), as_json=as_json)
     except BrokenPipeError:
         # Our reader has gone; nothing more can be said to it, also not at exit.
         _drop_output()

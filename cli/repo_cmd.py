@@ -7,6 +7,7 @@ import click
 from cw_snapshot.cli.command import Context, command, settings_options
 from cw_snapshot.coordinator.state import require_root
 from cw_snapshot.errors import ExitCode, UsageError
+from cw_snapshot.storage.rebuild import rebuild_index
 from cw_snapshot.storage.repository import Repository
 from cw_snapshot.storage.urls import open_backend
 
@@ -40,4 +41,29 @@ def init_command(context: Context) -> None:
         )
 
 
+@command("repair-index", ExitCode.INTEGRITY, ExitCode.UNREACHABLE)
+@settings_options("repository")
+def repair_index_command(context: Context) -> int:
+    """Make the index anew from the packs, and delete its damaged parts.
+
+    May be interrupted and repeated, and may run beside a take.
+    """
+    result = rebuild_index(context.repository())
+    document = {
+        "index": result.index,
+        "packs": result.packs,
+        "removed": list(result.removed),
+        "problems": [str(problem) for problem in result.problems],
+    }
+
+    def text() -> None:
+        click.echo(f"{result.packs} packs indexed, {len(result.removed)} damaged parts removed")
+        for problem in result.problems:
+            click.echo(str(problem))
+
+    context.emit("repo-repair-index", document, text)
+    return int(ExitCode.INTEGRITY) if result.problems else 0
+
+
 repo_command.add_command(init_command)
+repo_command.add_command(repair_index_command)

@@ -8,7 +8,7 @@ from cw_snapshot.cli.command import Context, command, settings_options
 from cw_snapshot.errors import CwError, ExitCode
 
 
-@command("rm", ExitCode.NOT_FOUND, ExitCode.UNREACHABLE)
+@command("rm", ExitCode.NOT_FOUND, ExitCode.INTEGRITY, ExitCode.UNREACHABLE)
 @settings_options("repository")
 @click.argument("snapshots", nargs=-1, required=True, metavar="SNAP...")
 def rm_command(context: Context, snapshots: tuple[str, ...]) -> None:

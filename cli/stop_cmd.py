@@ -12,7 +12,12 @@ from cw_snapshot.coordinator.settings import parse_duration
 from cw_snapshot.errors import ExitCode, UsageError
 
 
-@command("stop", ExitCode.NOT_FOUND, ExitCode.ABORTED)
+@command(
+    "stop",
+    ExitCode.NOT_FOUND,
+    ExitCode.ABORTED,
+    meanings={ExitCode.ABORTED: "the job was killed, and has not ended yet"},
+)
 @settings_options()
 @click.option("--grace", metavar="DURATION", help="Time between SIGTERM and SIGKILL (10s).")
 @click.argument("job")

@@ -34,12 +34,15 @@ def pause_warning(predicted: Prediction | None, actual: float | None) -> str:
     ExitCode.ABORTED,
     ExitCode.LOST,
     ExitCode.NOT_FOUND,
+    ExitCode.INTEGRITY,
     ExitCode.UNREACHABLE,
     ExitCode.HARMED,
     meanings={ExitCode.REFUSED: "refused before anything was stopped (also with --plan)"},
 )
 @settings_options("repository", "max_pause", "threads", "limit_memory")
-@click.option("--pid", type=int, help="Take the tree below this process, which we did not start.")
+@click.option(
+    "--pid", type=click.IntRange(min=1), help="Take the tree below this process, which we did not start."
+)
 @click.option("--stop", "stop_job", is_flag=True, help="Kill the job once its snapshot is durable.")
 @click.option("--name", help="A name for the snapshot.")
 @click.option("--plan", is_flag=True, help="Only tell what a take would find and cost.")
@@ -48,7 +51,11 @@ def pause_warning(predicted: Prediction | None, actual: float | None) -> str:
     is_flag=True,
     help="First make huge pages of the job's small ones: seconds of one core per GiB, a shorter pause.",
 )
-@click.option("--force", is_flag=True, help="Try although preflight refuses; a failed dump is undone.")
+@click.option(
+    "--force",
+    is_flag=True,
+    help="Try although preflight refuses, but for what would stop this command or the machine.",
+)
 @click.argument("job", required=False)
 def take_command(
     context: Context,

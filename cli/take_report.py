@@ -35,6 +35,7 @@ def _part_texts(facts: JobFacts, parts: PauseParts) -> Iterator[tuple[float, str
     yield parts.pinned, f"{size_text(facts.pinned_bytes)} pinned memory, copied"
     yield parts.shared, f"{size_text(facts.shared_bytes)} shared memory, copied"
     yield parts.carried, f"{size_text(facts.carried_bytes)} of files in memory, copied"
+    yield parts.reserved, f"a look at each page of {size_text(facts.reserved_bytes)} (kernel before 6.7)"
 
 
 def plan_lines(p: Prediction) -> Iterator[str]:

@@ -12,7 +12,11 @@ from cw_snapshot.errors import ExitCode
 @command(
     "wait",
     ExitCode.NOT_FOUND,
-    meanings={ExitCode.OK: "the job ended with status 0; any other status of the job is passed on"},
+    ExitCode.ABORTED,
+    meanings={
+        ExitCode.ABORTED: "interrupted; the job runs on",
+        ExitCode.OK: "the job ended with status 0; any other status of the job is passed on",
+    },
 )
 @settings_options()
 @click.argument("job")

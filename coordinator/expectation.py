@@ -61,7 +61,9 @@ class Expectation:
             headroom=left // _HEADROOM_PARTS,
             limit=deadlines.collapse_limit(len(candidates) * job_facts.HUGE_BYTES),
         )
-        return Collapsing(done, before.pause_seconds, self.of(tree).pause_seconds)
+        # As busy as before: what is told is what the huge pages have brought.
+        after = replace(job_facts.read(tree), busy=before.facts.busy)
+        return Collapsing(done, before.pause_seconds, predict(after, self._pace, self._rates).pause_seconds)
 
 
 def collapsed(facts: JobFacts, candidates: list[Candidate]) -> JobFacts:

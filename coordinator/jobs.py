@@ -14,6 +14,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
+from cw_snapshot.coordinator import deadlines
 from cw_snapshot.coordinator.state import make_private, read_json, write_json
 from cw_snapshot.errors import CwError, ExitCode
 from cw_snapshot.snapshot import procfs
@@ -57,6 +58,15 @@ class JobRunsError(CwError):
     """
 
     exit_code = ExitCode.REFUSED
+
+
+class JobNotStoppedError(CwError):
+    """Job {job} was killed and has not ended within {seconds:g} s.
+
+    Fix: `cw-snapshot wait {job}`; a task may hang in the kernel (state D), see /proc/PID/stack.
+    """
+
+    exit_code = ExitCode.ABORTED
 
 
 class JobNotRunningError(CwError):
@@ -269,7 +279,10 @@ def wait(store: JobStore, job: str, limit: timedelta | None = None) -> JobView:
 
 def stop(store: JobStore, job: str, grace: timedelta) -> JobView:
     """SIGTERM to the job root, SIGKILL to it after `grace`; its end ends the whole tree. A job that
-    has ended stays so."""
+    has ended stays so.
+
+    :raises JobNotStoppedError: it still has not ended.
+    """
     view = store.find(job)
     if view.state is not JobState.RUNNING:
         return view
@@ -279,7 +292,11 @@ def stop(store: JobStore, job: str, grace: timedelta) -> JobView:
     view = wait(store, job, grace)
     if view.state is JobState.RUNNING:
         kill_root(record)
-        view = wait(store, job, grace)
+        # Its memory may take long to free, however short the grace was.
+        limit = max(grace, deadlines.STOP_GRACE)
+        view = wait(store, job, limit)
+        if view.state is JobState.RUNNING:
+            raise JobNotStoppedError(job=job, seconds=limit.total_seconds(), evidence=[f"pid {record.init}"])
     return view
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 HIDDEN = "<redacted>"
 
-_NAME = "KEY|TOKEN|SECRET|PASS|CREDENTIAL|AUTH|COOKIE|SESSION|PRIVATE|SIGNATURE"
+_NAME = "KEY|TOKEN|SECRET|PASS|[_-]PWD|CREDENTIAL|AUTH|COOKIE|SESSION|PRIVATE|SIGNATURE|WEBHOOK"
 _SECRET_NAME = re.compile(_NAME, re.IGNORECASE)
 _LEAST_KNOWN = 8
 """Characters of a value that is hidden everywhere: shorter ones ("false", "1") are words of any text."""
@@ -49,6 +49,19 @@ _RULES: tuple[tuple[str, re.Pattern[str]], ...] = (
     ),
     ("token", re.compile(r"(?<![\w-])(?P<secret>eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*)")),
     ("token", _rule(r"\b(?:Bearer|Basic)\s{1,8}(?P<secret>[\w.~+/=-]{6,})")),
+    # The scheme and what follows it.
+    (
+        "token",
+        _rule(r"""\bAuthorization\\?["']?[ \t]*[:=][ \t]*\\?["']?(?!<redacted>)(?P<secret>[^"'\\\r\n]+)"""),
+    ),
+    # --api-key VALUE, also as the words of a list.
+    (
+        "named value",
+        _rule(
+            rf"""(?<![\w-])--?[\w-]{{0,64}}(?:{_NAME})[\w-]{{0,64}}["']?,?[ \t]*[ \t"'](?!<redacted>)"""
+            r"""(?P<secret>[^\s"',=-][^\s"',]*)"""
+        ),
+    ),
     # The value in escaped quotes, in quotes, or up to the next space.
     ("named value", _rule(rf"""{_ASSIGNED}\\"(?!<redacted>)(?P<secret>(?:\\\\(?:\\.|[^\\\n])|[^"\\\n])+)""")),
     ("named value", _rule(rf"""{_ASSIGNED}"(?!<redacted>)(?P<secret>(?:[^"\\\n]|\\[^\n])+)""")),

@@ -70,7 +70,7 @@ class Bundle:
         out = io.BytesIO()
         with tarfile.open(fileobj=out, mode="w:gz") as tar:
             for name, text in self.members.items():
-                data = text.encode()
+                data = text.encode(errors="backslashreplace")  # names that are not UTF-8
                 info = tarfile.TarInfo(f"{self.name}/{name}")
                 info.size, info.mode, info.mtime = len(data), 0o600, int(time.time())
                 tar.addfile(info, io.BytesIO(data))

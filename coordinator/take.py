@@ -29,6 +29,7 @@ from cw_snapshot.snapshot import tree as trees
 from cw_snapshot.snapshot.criu_binary import find_criu
 from cw_snapshot.snapshot.criu_session import CriuDiedError
 from cw_snapshot.snapshot.findings import Finding, Severity, refusals
+from cw_snapshot.snapshot.job_facts import HUGE_BYTES
 from cw_snapshot.snapshot.journal import Fault
 from cw_snapshot.snapshot.predict import Prediction
 from cw_snapshot.snapshot.preflight import PreflightRefusedError
@@ -79,7 +80,7 @@ class JobEndedError(CwError):
 
 class PauseTooLongError(CwError):
     """The job would be paused for {predicted:.0f} ms, longer than the {allowed:.0f} ms of
-    --max-pause; it was not touched.
+    --max-pause; it was not stopped.
 
     Fix: raise --max-pause, or see with `take --plan` what the pause is made of.
     """
@@ -253,7 +254,10 @@ class _Take:
             predicted, node = self._predicted_node(expectation, trees.find(self._request.root))
         allowed = self._settings.max_pause.total_seconds()
         if predicted.pause_seconds > allowed and not self._request.stop:
-            raise PauseTooLongError(predicted=predicted.pause_seconds * 1e3, allowed=allowed * 1e3)
+            collapsed = self.report.collapsing.collapse.collapsed if self.report.collapsing else 0
+            told = [f"{collapsed * HUGE_BYTES >> 20} MiB were made huge pages before"] if collapsed else []
+            milliseconds = {"predicted": predicted.pause_seconds * 1e3, "allowed": allowed * 1e3}
+            raise PauseTooLongError(evidence=told, **milliseconds)
         return node
 
     def _predicted_node(self, expectation: Expectation, tree: Tree) -> tuple[Prediction, NodeTake]:

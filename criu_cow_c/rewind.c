@@ -5,7 +5,6 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <linux/futex.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,7 +15,6 @@
 #define SYSCALL_TEXT 0x050f
 #define SYSCALL_BYTES 2
 #define CS_64_BIT 0x33
-#define QUEUE 32 /* signals of one thread that are looked at */
 
 #ifndef SYS_epoll_pwait2
 #define SYS_epoll_pwait2 441
@@ -55,28 +53,21 @@ int cw_may_enter_anew(const struct user_regs_struct *regs, uint16_t text)
 	       waits_without_a_clock(regs);
 }
 
-int cw_handler_will_run(uint64_t pending, uint64_t blocked, uint64_t caught)
+int cw_handler_may_run(uint64_t blocked, uint64_t caught)
 {
-	pending |= 1ull << (SIGCONT - 1);
-	return !!(pending & ~blocked & caught);
+	/* 32 and 33 are the C library's own: cancellation and set*id of all threads (nptl(7)). */
+	return !!(caught & ~blocked & ~(3ull << 31));
 }
 
-/* What the threads of one process share, from /proc/PID/status. */
+/* The signals that a process has handlers for, from /proc/PID/status; its threads share them. */
 struct process {
 	pid_t pid;
-	uint64_t pending, caught;
+	uint64_t caught;
 };
-
-static uint64_t mask_in(const char *status, const char *field)
-{
-	const char *line = strstr(status, field);
-
-	/* What can't be read counts as every signal. */
-	return line ? strtoull(line + strlen(field), NULL, 16) : ~0ull;
-}
 
 static void read_process(struct process *process, pid_t pid)
 {
+	static const char field[] = "\nSigCgt:";
 	char path[32], status[8192];
 
 	snprintf(path, sizeof(path), "/proc/%d/status", pid);
@@ -85,23 +76,12 @@ static void read_process(struct process *process, pid_t pid)
 	if (fd >= 0)
 		close(fd);
 	status[n > 0 ? n : 0] = 0;
-	*process = (struct process){ pid, mask_in(status, "\nShdPnd:"), mask_in(status, "\nSigCgt:") };
+	const char *line = strstr(status, field);
+	/* What can't be read counts as every signal. */
+	*process = (struct process){ pid, line ? strtoull(line + sizeof(field) - 1, NULL, 16) : ~0ull };
 }
 
-static uint64_t pending_for(pid_t tid)
-{
-	struct __ptrace_peeksiginfo_args first = { .nr = QUEUE };
-	siginfo_t info[QUEUE];
-	uint64_t pending = 0;
-	long n = ptrace(PTRACE_PEEKSIGINFO, tid, &first, info);
-
-	for (long i = 0; i < n; i++)
-		pending |= 1ull << (info[i].si_signo - 1);
-	/* A longer queue is not worth the time. */
-	return n < 0 || n == QUEUE ? ~0ull : pending;
-}
-
-static int handler_will_run(struct process *process, const struct cw_journal_thread *thread)
+static int handler_may_run(struct process *process, const struct cw_journal_thread *thread)
 {
 	uint64_t blocked;
 
@@ -109,7 +89,7 @@ static int handler_will_run(struct process *process, const struct cw_journal_thr
 	if (process->pid != thread->pid)
 		read_process(process, thread->pid);
 	return ptrace(PTRACE_GETSIGMASK, thread->tid, sizeof(blocked), &blocked) ||
-	       cw_handler_will_run(process->pending | pending_for(thread->tid), blocked, process->caught);
+	       cw_handler_may_run(blocked, process->caught);
 }
 
 /* The two bytes before a thread's rip. */
@@ -127,7 +107,7 @@ static void rewind_thread(struct process *process, struct cw_journal_thread *thr
 
 	if (ptrace(PTRACE_GETREGS, thread->tid, NULL, &regs) || (long long)regs.rax != -EINTR ||
 	    !cw_may_enter_anew(&regs, text_before(thread->tid, regs.rip)) ||
-	    handler_will_run(process, thread))
+	    handler_may_run(process, thread))
 		return;
 	regs.rip -= SYSCALL_BYTES;
 	regs.rax = regs.orig_rax;

@@ -6,7 +6,7 @@
  * that still stands right behind such a call gets it back: two bytes before its rip, the number in rax.
  * The job then behaves as if the thread had been a little slower and entered the call after the pause,
  * which it must expect at any time. So it must be true of the call that it has done nothing when it fails
- * so, and that it does not count time from its beginning.
+ * so, and that it does not count time from its beginning; and of the thread that no handler can run in it.
  */
 #ifndef CW_REWIND_H
 #define CW_REWIND_H
@@ -20,9 +20,10 @@
  * text: the two bytes before rip, little-endian. */
 int cw_may_enter_anew(const struct user_regs_struct *regs, uint16_t text);
 
-/* Whether one of these signals will run a handler as soon as the thread runs: then its EINTR is due.
- * As in /proc/PID/status; SIGCONT is always pending, because it ends the pause. */
-int cw_handler_will_run(uint64_t pending, uint64_t blocked, uint64_t caught);
+/* Whether a signal that may come at any time would run a handler in a thread; masks as in
+ * /proc/PID/status. Such a thread gets its EINTR: a program may count on a handler to end a call, and one that
+ * runs before the call is entered anew would not. */
+int cw_handler_may_run(uint64_t blocked, uint64_t caught);
 
 /* Rewind the journal's threads, all of them traced by the calling thread and in a ptrace-stop, and note
  * which. Each one is changed by one ptrace call and right before and after it, so there is nothing to put

@@ -33,7 +33,7 @@ _CHECK_SECONDS = 30
 class CriuMissingError(CwError):
     """No criu >= 4.1 with its Python package was found.
 
-    Fix: run `scripts/criu-bundle`, or install criu and python3-pycriu >= 4.1.
+    Fix: run `scripts/setup`, or install criu and python3-pycriu >= 4.1.
     """
 
     exit_code = ExitCode.REFUSED

@@ -110,10 +110,10 @@ class MemoryWatch:
 
     def cause(self, error: Exception) -> CwError | None:
         """Whether memory was the cause of an error in reading the shadows."""
-        if self._short is not None:
-            return MemoryShortError(evidence=[str(self._short)])
         if killed := killed_since(self._before.values(), self.look()):
             return ShadowKilledForMemoryError(evidence=[*killed, str(error)])
+        if self._short is not None:
+            return MemoryShortError(evidence=[str(self._short)])
         return None
 
 

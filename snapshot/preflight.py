@@ -49,7 +49,8 @@ _MEMORY_PARTS = 4
 class PreflightRefusedError(CwError):
     """The job can't be snapshotted as it is; it was not touched.
 
-    Fix: see each finding. `--force` tries anyway; a dump that fails lets the job go on.
+    Fix: see each finding. `--force` tries anyway, but for what would stop this command or the machine; a
+    dump that fails lets the job go on.
     """
 
     exit_code = ExitCode.REFUSED

@@ -46,7 +46,7 @@ class ManifestDamagedError(IntegrityError):
 class IndexDamagedError(IntegrityError):
     """The index {name} is damaged: {what}.
 
-    Fix: rebuild the index from the packs; no snapshot is lost by this alone.
+    Fix: `cw-snapshot repo repair-index` makes it anew from the packs; no snapshot is lost by this alone.
     """
 
 
@@ -67,7 +67,7 @@ class ChunkDamagedError(IntegrityError):
 class ChunkMissingError(IntegrityError):
     """{count} chunks that {name} needs are in no index, the first is {chunk}.
 
-    Fix: rebuild the index from the packs; if the chunks are still missing, use another snapshot.
+    Fix: `cw-snapshot repo repair-index`; if the chunks are still missing, use another snapshot.
     """
 
 

@@ -127,8 +127,9 @@ class Engine:
         eventually(f"{name} is gone", lambda: not alive(record.init))
 
     def _kill(self, record: JobRecord) -> None:
-        with suppress(OSError, procfs.ProcessGoneError):
+        with suppress(OSError, procfs.ProcessGoneError, tree.TreeGoneError):
             self._shared_memory |= shared_memory_files(record.root_pid)
+        with suppress(ProcessLookupError):
             os.kill(record.init, signal.SIGKILL)
 
     # -- what is there ------------------------------------------------------------------
@@ -206,10 +207,9 @@ def shared_memory_files(root: int) -> set[Path]:
     """The linked files of /dev/shm that a tree has mapped."""
     found = set()
     for member in tree.find(root).members:
-        for line in Path(f"/proc/{member.pid}/maps").read_text().splitlines():
-            path = line.split(maxsplit=5)[-1]
-            if path.startswith("/dev/shm/") and not path.endswith("(deleted)"):
-                found.add(Path(path))
+        with suppress(procfs.ProcessGoneError):  # jobs have short-lived children
+            names = [m.name for m in procfs.mappings(member.pid)]
+            found |= {Path(n) for n in names if n.startswith("/dev/shm/") and not n.endswith("(deleted)")}
     return found
 
 

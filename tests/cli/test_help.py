@@ -7,7 +7,7 @@ from click.testing import CliRunner
 
 from cw_snapshot.cli.main import COMMANDS, main
 
-GROUPS = {"repo": ["init"], "lab": ["up", "status", "down", "cut", "mend"]}
+GROUPS = {"repo": ["init", "repair-index"], "lab": ["up", "status", "down", "cut", "mend"]}
 NAMES = [[name] for name in COMMANDS if name not in GROUPS]
 NAMES += [[group, name] for group, names in GROUPS.items() for name in names]
 

@@ -20,3 +20,7 @@ def test_a_log_that_is_gone(run: Run, ended_job: JobRecord) -> None:
         done = run(*words)
         assert done.code == 6
         assert ended_job.log in done.err
+
+
+def test_follow_has_no_end_and_json_is_one_document(run: Run, ended_job: JobRecord) -> None:
+    assert run("logs", "done", "-f", "--json").code == 2

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from cw_snapshot.cli import main
 from cw_snapshot.coordinator.jobs import JobRecord, JobStore
 from tests.cli.conftest import Run
 
@@ -87,3 +88,13 @@ def test_an_error_does_not_steer_the_terminal(run: Run) -> None:
     done = run("show", "a\x1b[2J")
     assert "\x1b" not in done.err
     assert "Fix:" in done.err.splitlines()[-1]
+
+
+def test_an_interruption_is_told_in_json_too(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(main.main, "main", interrupted)
+    done = run("ps", "--json")
+    assert (done.code, done.json["code"]) == (4, "command-interrupted")
+    assert done.err == "cw-snapshot: interrupted\n"

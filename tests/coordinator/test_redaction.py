@@ -133,3 +133,27 @@ def test_an_endless_line_costs_no_more() -> None:
     for part in ("a", "://a:", "key", "eyJ-", "TOKEN=", "-----BEGIN PRIVATE KEY-----", '\\"key\\": \\"'):
         Redactor().text(part * ((1 << 18) // len(part)))
     assert time.process_time() - begin < 20  # a quadratic search takes minutes
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Authorization: Token {}",
+        '"Authorization": "ApiKey {}"',
+        "sh -c 'train --api-key {} --steps 3'",
+        '["train", "--hf-token", "{}", "--steps"]',
+        "MYSQL_PWD={}",
+        "--db-pwd {}",
+        "SLACK_WEBHOOK_URL=https://hooks.example.com/services/{}",
+    ],
+)
+def test_spellings_that_once_leaked(text: str) -> None:
+    secret = "h7Gq2LmX9vT4"  # noqa: S105  # made up
+    found = Redactor().text(text.format(secret))
+    assert secret not in found
+    assert HIDDEN in found
+
+
+def test_words_after_other_flags_stay() -> None:
+    for text in ("train --steps 300", "two-key thing", "PWD=/srv/llama", "--width 256 --times"):
+        assert Redactor().text(text) == text

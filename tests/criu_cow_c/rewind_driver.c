@@ -4,7 +4,7 @@
  *                                       names, lets all go, and prints the microseconds that it took
  *        rewind_driver                  answers lines of hexadecimal numbers on stdin with 1 or 0:
  *                                       call CS TEXT RAX ORIG_RAX RSI RDX R10 R8
- *                                       signals PENDING BLOCKED CAUGHT
+ *                                       signals BLOCKED CAUGHT
  */
 #define _GNU_SOURCE
 #include "rewind.h"
@@ -28,7 +28,7 @@ static int decide(void)
 			.cs = n[0], .rax = n[2], .orig_rax = n[3], .rsi = n[4], .rdx = n[5], .r10 = n[6], .r8 = n[7]
 		};
 		printf("%d\n", *kind == 'c' ? cw_may_enter_anew(&regs, (uint16_t)n[1]) :
-					      cw_handler_will_run(n[0], n[1], n[2]));
+					      cw_handler_may_run(n[0], n[1]));
 	}
 	return 0;
 }

@@ -11,6 +11,7 @@
  *        blocked handler             one for SIGCONT
  *        blocked one CALL [child]    one call only, in the main thread, with a handler for SIGUSR1 and one
  *                                    for SIGCHLD; with a child that sleeps
+ *        blocked one CALL quiet      the same without a handler
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -315,11 +316,11 @@ int main(int argc, char **argv)
 	sem_init(&semaphore, 0, 0);
 	if (argc == 2)
 		sigaction(SIGCONT, &action, NULL);
-	if (argc > 2) {
+	if (argc > 2 && (argc == 3 || strcmp(argv[3], "quiet"))) {
 		sigaction(SIGUSR1, &action, NULL);
 		sigaction(SIGCHLD, &action, NULL);
 	}
-	if (argc > 3)
+	if (argc > 3 && !strcmp(argv[3], "child"))
 		sleeping_child();
 	for (size_t i = 0; argc > 2 && i < COUNT; i++)
 		if (!strcmp(all[i].name, argv[2]))

@@ -132,3 +132,10 @@ def test_interrupted_at_random(engine: Engine, number: signal.Signals) -> None:
     engine.wait_lines("counter", 3)
     assert consecutive(engine.log("counter"))
     engine.assert_clean()
+
+
+def test_stop_of_a_job_that_ignores_sigterm(engine: Engine) -> None:
+    """However short the grace, `stop` tells of the end when it has come."""
+    engine.job("deaf", ["sh", "-c", "trap '' TERM; echo on; while :; do sleep 1; done"])
+    eventually("it began", lambda: engine.log("deaf") == ["on"])
+    assert engine.ok("stop", "deaf", "--grace", "0", "--json").json["state"] == "ended"

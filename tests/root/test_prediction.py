@@ -93,7 +93,7 @@ def test_a_pause_that_is_predicted_too_long(engine: Engine) -> None:
     engine.counter()
     done = engine.run("take", "counter", "--max-pause", "1ms", "--json")
     assert (done.code, done.json["code"]) == (3, "pause-too-long")
-    assert "it was not touched" in done.json["message"]
+    assert "it was not stopped" in done.json["message"]
     assert engine.ok("list", "--json").json["snapshots"] == []
     engine.wait_lines("counter", 3)
     assert consecutive(engine.log("counter"))
