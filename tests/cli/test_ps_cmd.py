@@ -10,7 +10,7 @@ from tests.cli.conftest import Run
 
 
 def test_ended_jobs(run: Run, ended_job: JobRecord) -> None:
-    assert run("ps", "--json").json == {"schema": "cw-snapshot/ps/1", "jobs": []}
+    assert run("ps", "--json").json == {"schema": "cw-snapshot/ps/1", "jobs": [], "cluster_jobs": []}
     (job,) = run("ps", "--all", "--json").json["jobs"]
     assert (job["id"], job["state"], job["exit_code"]) == ("done", "ended", 7)
     text = run("ps", "--all").out
