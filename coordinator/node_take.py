@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -16,22 +15,18 @@ from cw_snapshot.coordinator.deadlines import JobSize
 from cw_snapshot.coordinator.expectation import Expectation
 from cw_snapshot.coordinator.jobs import JobRecord, kill_root
 from cw_snapshot.coordinator.leftovers import recover_dead_operations
-from cw_snapshot.coordinator.priority import yield_to_job
 from cw_snapshot.coordinator.settings import Settings
+from cw_snapshot.coordinator.storing import store_tree, tree_writer
 from cw_snapshot.coordinator.take import refusals_that_stand
 from cw_snapshot.errors import CwError
 from cw_snapshot.snapshot import procfs
 from cw_snapshot.snapshot import tree as trees
 from cw_snapshot.snapshot.criu_binary import find_criu
 from cw_snapshot.snapshot.preflight import PreflightRefusedError
-from cw_snapshot.snapshot.shadow_pages import Stream
 from cw_snapshot.snapshot.take import NodeTake
 from cw_snapshot.storage.interfaces import ChunkBroker
 from cw_snapshot.storage.repository import Repository
 from cw_snapshot.storage.writer import TreeWriter
-
-_MEMORY_PARTS = 4
-_LEAST_MEMORY = 512 << 20
 
 Progress = Callable[[str, int, int], None]
 """Phase, bytes done, bytes in all."""
@@ -113,14 +108,11 @@ class TakeWork:
         if bad := refusals_that_stand(findings, force=self._force):
             raise PreflightRefusedError(bad)
         # Here, where it costs the job nothing: a store that does not answer, or too little memory.
-        available = procfs.meminfo()["MemAvailable"] // _MEMORY_PARTS
-        self._writer = TreeWriter(
+        self._writer = tree_writer(
             Repository.open(self._url),
             self._broker,
-            threads=self._settings.threads,
-            memory=self._settings.limit_memory or max(available, _LEAST_MEMORY),
-            progress=lambda stats: self._progress("pages", stats.seen_bytes, self._total),
-            worker_init=yield_to_job,
+            self._settings,
+            lambda stats: self._progress("pages", stats.seen_bytes, self._total),
         )
         self._node = node
         node.open()
@@ -158,10 +150,7 @@ class TakeWork:
         node, writer = self._taking, self._writer
         assert writer is not None
         begun = time.monotonic()
-        streams = node.streams()
-        self._total = sum(size for stream in streams for _, size in stream.source.runs())
-        self._add_all(writer, streams)
-        manifest = writer.finish(node.metadata())
+        manifest = store_tree(node, writer, self._settings.threads, self._set_total)
         return {
             "manifest": manifest.digest,
             "size": manifest.size,
@@ -171,19 +160,8 @@ class TakeWork:
             "seconds": round(time.monotonic() - begun, 3),
         }
 
-    def _add_all(self, writer: TreeWriter, streams: list[Stream]) -> None:
-        def add(stream: Stream) -> None:
-            writer.add_stream(stream.name, stream.source, stream.lane, stream.size)
-
-        with ThreadPoolExecutor(self._settings.threads, "read", initializer=yield_to_job) as pool:
-            futures = [pool.submit(add, stream) for stream in streams]
-            try:
-                for future in futures:
-                    future.result()
-            except BaseException:
-                pool.shutdown(wait=False, cancel_futures=True)
-                writer.close()
-                raise
+    def _set_total(self, total: int) -> None:
+        self._total = total
 
     def finish(self, *, durable: bool) -> None:
         """After the last phase: nothing of the take is left. With `stop` and a durable snapshot the job

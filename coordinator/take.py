@@ -6,7 +6,6 @@ import os
 import platform
 import signal
 import time
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Protocol
@@ -18,10 +17,10 @@ from cw_snapshot.coordinator.jobs import JobRecord, JobStore, check_identity, ki
 from cw_snapshot.coordinator.leftovers import recover_dead_operations
 from cw_snapshot.coordinator.limits import refuse_low_limits
 from cw_snapshot.coordinator.operations import Operation, operation
-from cw_snapshot.coordinator.priority import yield_to_job
 from cw_snapshot.coordinator.settings import Settings
 from cw_snapshot.coordinator.signals import InterruptedBySignalError, ignore_signals, interruptible
 from cw_snapshot.coordinator.state import exclusive, read_json
+from cw_snapshot.coordinator.storing import store_tree, tree_writer
 from cw_snapshot.coordinator.take_report import TakeReport
 from cw_snapshot.errors import CwError, ExitCode, InternalError, SystemFailedError
 from cw_snapshot.snapshot import procfs
@@ -33,7 +32,6 @@ from cw_snapshot.snapshot.job_facts import HUGE_BYTES
 from cw_snapshot.snapshot.journal import Fault
 from cw_snapshot.snapshot.predict import Prediction
 from cw_snapshot.snapshot.preflight import PreflightRefusedError
-from cw_snapshot.snapshot.shadow_pages import Stream
 from cw_snapshot.snapshot.take import NodeTake
 from cw_snapshot.snapshot.tree import Tree
 from cw_snapshot.storage.broker import LocalBroker
@@ -41,11 +39,6 @@ from cw_snapshot.storage.commit import Commit, NodeManifest
 from cw_snapshot.storage.manifest import ManifestRef
 from cw_snapshot.storage.repository import Repository
 from cw_snapshot.storage.writer import TreeWriter, WriteStats
-
-_MEMORY_PARTS = 4
-"""One part in so many of the available memory is for buffers ..."""
-_LEAST_MEMORY = 512 << 20
-"""... but no less than this."""
 
 _NEVER_FORCED = {"own-tree", "not-a-job"}
 """Refusals of preflight: such a take would stop this command itself, or the machine."""
@@ -223,12 +216,7 @@ class _Take:
             node = self._checked_node()
             try:
                 self._pause(node)
-                try:
-                    manifest = self._store(node, writer)
-                except (CwError, OSError) as error:
-                    if cause := node.lost_to(error):
-                        raise cause from error
-                    raise
+                manifest = self._store(node, writer)
                 report.snapshot = self._commit(manifest).snapshot
                 self._note_time()
                 ignore_signals()
@@ -294,39 +282,22 @@ class _Take:
         self.report.criu = node.plugin_stats
 
     def _writer(self, broker: LocalBroker) -> TreeWriter:
-        usual = max(procfs.meminfo()["MemAvailable"] // _MEMORY_PARTS, _LEAST_MEMORY)
-        return TreeWriter(
+        return tree_writer(
             self._repository,
             broker,
-            threads=self._settings.threads,
-            memory=self._settings.limit_memory or usual,
-            progress=lambda stats: self._progress.pages(stats, self._total),
-            worker_init=yield_to_job,
+            self._settings,
+            lambda stats: self._progress.pages(stats, self._total),
         )
 
     def _store(self, node: NodeTake, writer: TreeWriter) -> ManifestRef:
         self._progress.phase("pages")
-        streams = node.streams()
-        self._total = sum(size for stream in streams for _, size in stream.source.runs())
-        self._add_all(writer, streams)
-        manifest = writer.finish(node.metadata())
+        manifest = store_tree(node, writer, self._settings.threads, self._set_total)
         self.report.stats = writer.stats
         self.report.extra_memory_bytes = node.extra_memory_bytes
         return manifest
 
-    def _add_all(self, writer: TreeWriter, streams: list[Stream]) -> None:
-        def add(stream: Stream) -> None:
-            writer.add_stream(stream.name, stream.source, stream.lane, stream.size)
-
-        with ThreadPoolExecutor(self._settings.threads, "read", initializer=yield_to_job) as pool:
-            futures = [pool.submit(add, stream) for stream in streams]
-            try:
-                for future in futures:
-                    future.result()
-            except BaseException:
-                pool.shutdown(wait=False, cancel_futures=True)
-                writer.close()
-                raise
+    def _set_total(self, total: int) -> None:
+        self._total = total
 
     def _note_time(self) -> None:
         now = time.monotonic()
