@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 
@@ -10,6 +11,8 @@ import pytest
 
 from cw_snapshot.lab import labs
 from cw_snapshot.lab.labs import Lab, LabNotFoundError
+from tests.engine import Engine, losses
+from tests.lab.cluster import OPTIONS, TRAIN, Cluster
 
 MakeLab = Callable[..., Lab]
 
@@ -30,3 +33,22 @@ def make_lab() -> Iterator[MakeLab]:
         for name in made:
             with suppress(LabNotFoundError):
                 labs.down(name)
+
+
+@pytest.fixture
+def cluster(engine: Engine, make_lab: MakeLab) -> Iterator[Cluster]:
+    yield Cluster(engine, make_lab(nodes=4, nics=2))
+
+
+@pytest.fixture(scope="session")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[int, dict[str, str]]:
+    """The losses of a training of two ranks that nobody touches."""
+    engine = Engine(tmp_path_factory.mktemp("undisturbed"))
+    out = engine.folder / "out"
+    try:
+        command = [sys.executable, "-u", TRAIN, "--out", out, *OPTIONS]
+        engine.job("reference", command, "--nproc-per-node", "2")
+        assert engine.run("wait", "reference").code == 0, engine.log("reference")
+    finally:
+        engine.clean_up()
+    return {rank: {x.split()[1]: x.split()[2] for x in lines} for rank, lines in losses(out).items()}
