@@ -110,6 +110,9 @@ def _on_nodes(context: Context, job: ClusterJob, *, stop: bool, name: str | None
         request, context.cluster(), context.repository(), url, context.settings, lambda *_: None
     )
 
+    for remark in report.notes:
+        note(f"WARNING: {remark}")
+
     def text() -> None:
         pause = (
             "was stopped" if report.pause_seconds is None else f"paused {seconds_text(report.pause_seconds)}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -77,6 +78,15 @@ class OldEpochError(CwError):
     exit_code = ExitCode.REFUSED
 
 
+class WorkerDiedError(CwError):
+    """The process that did the operation on this node died ({how}); its guard puts the node right.
+
+    Fix: see {log} and the guard.log beside it.
+    """
+
+    exit_code = ExitCode.ABORTED
+
+
 class Agent:
     """Answers the calls of `agent.proto`.
 
@@ -126,7 +136,12 @@ class Agent:
 
     def end(self, request: wire.EndRequest) -> wire.JobFacts:
         grace = timedelta(seconds=request.grace_seconds)
-        facts = _facts(stop(self._store(request.tree), request.job, grace))
+        store = self._store(request.tree)
+        found = self.job(wire.JobQuery(job=request.job, tree=request.tree))
+        other = request.incarnation and found.incarnation != request.incarnation
+        if found.state == wire.JobFacts.UNKNOWN or other:
+            return found
+        facts = _facts(stop(store, request.job, grace))
         self.forget_old_addresses()
         return facts
 
@@ -168,6 +183,7 @@ class Agent:
             return
         job = first.begin.job
         self._operations[job] += 1
+        record = self._settings.state_dir / "operations" / f"{first.begin.operation}.{first.begin.tree}"
         ours, theirs = socket.socketpair()
         frames = Frames(ours)
         with theirs:
@@ -182,11 +198,21 @@ class Agent:
         try:
             while (message := frames.receive(wire.FromNode())) is not None:
                 yield message
+            frames.end()
+            if status := worker.wait():
+                raise WorkerDiedError(how=_how(status), log=record)
+        except WorkerDiedError as error:
+            _tell(context, error)
         finally:
             frames.end()
             worker.wait()
             frames.close()
             self._operations[job] -= 1
+
+
+def _how(status: int) -> str:
+    """Of subprocess."""
+    return signal.Signals(-status).name if status < 0 else f"exit status {status}"
 
 
 def _facts(view: JobView) -> wire.JobFacts:

@@ -17,7 +17,8 @@ Invariants, which `tests/coordinator/test_barrier.py` tries to break:
 2. A tree that was stopped runs again: by GO, by ABORT, or by the deadline of its own node.
 3. A node that has let its tree go by itself says no to everything in that epoch, for ever.
 4. A restored tree that was not told COMPLETE in time is ended by its own node: the coordinator may have
-   ended all others.
+   ended all others. Those that were told it stay; when COMPLETE does not reach all, the coordinator ends
+   them one by one, which is outside of this machine.
 5. Nothing of an older epoch changes anything.
 """
 

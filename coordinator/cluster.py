@@ -123,8 +123,11 @@ class AgentClient:
         facts: wire.JobFacts = self._call("Job", wire.JobQuery(job=job, tree=tree), CALL)
         return facts
 
-    def end(self, job: str, tree: int, grace: timedelta) -> wire.JobFacts:
-        request = wire.EndRequest(job=job, grace_seconds=grace.total_seconds(), tree=tree)
+    def end(self, job: str, tree: int, grace: timedelta, incarnation: int = 0) -> wire.JobFacts:
+        """:param incarnation: that may be ended; 0 for whichever there is."""
+        request = wire.EndRequest(
+            job=job, grace_seconds=grace.total_seconds(), tree=tree, incarnation=incarnation
+        )
         facts: wire.JobFacts = self._call("End", request, CALL + 2 * grace)
         return facts
 

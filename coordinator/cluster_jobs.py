@@ -80,6 +80,13 @@ class ClusterJobs:
         make_private(self._folder)
         write_json(self._folder / f"{record.id}.json", asdict(record))
 
+    def put_back(self, job: str, before: ClusterJob | None) -> None:
+        """Record what was known before an incarnation that did not come to life."""
+        if before is not None:
+            self.save(before)
+        else:
+            (self._folder / f"{job}.json").unlink(missing_ok=True)
+
     def all(self) -> list[ClusterJob]:
         files = sorted(self._folder.glob("*.json")) if self._folder.is_dir() else []
         return [ClusterJob(**read_json(path)) for path in files]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +36,17 @@ class RestoreAbortedError(CwError):
     """The restore was given up, and what had been made on each node was ended. Cause: {cause}
 
     Fix: {fix}
+    """
+
+    exit_code = ExitCode.ABORTED
+
+
+class RestoreUnsureError(CwError):
+    """The restore failed after the job was let go, and its trees on {nodes} may run: they can't be asked.
+    All others were ended. Cause: {cause}
+
+    Fix: bring these nodes back, then `cw-snapshot stop {job}`; or restore with --assume-dead NODE, if you
+    know that they are dead.
     """
 
     exit_code = ExitCode.ABORTED
@@ -151,9 +164,10 @@ class _Restore:
             jobs.save(record)
             try:
                 done = self._conduct(clients, operation, RESTORE, report.incarnation, placement)
+            except RestoreUnsureError:
+                raise
             except BaseException:
-                if known is not None:
-                    jobs.save(known)
+                jobs.put_back(record.id, known)
                 raise
         report.phase_seconds = done.times
         report.node_facts = {
@@ -190,8 +204,20 @@ class _Restore:
         finally:
             silent = conductor.settle(deadlines.GIVE_UP)
         if barrier.outcome is not Outcome.DONE:
-            raise _failure(barrier, done, silent)
+            left = self._end_everywhere(clients, incarnation) if barrier.outcome is Outcome.LOST else {}
+            raise _failure(self._commit.job, barrier, done, silent, left)
         return done
+
+    def _end_everywhere(self, clients: Mapping[str, AgentClient], incarnation: int) -> dict[str, str]:
+        """After GO: a node that has heard of COMPLETE keeps its tree. Returns the nodes whose trees may
+        still run, and why."""
+        answers = ask_all(
+            {
+                (tree, node): partial(clients[node].end, self._commit.job, tree, timedelta(), incarnation)
+                for tree, node in enumerate(self._nodes)
+            }
+        )
+        return {node: a.message for (_, node), a in answers.items() if isinstance(a, CwError)}
 
     def _place(self, clients: Mapping[str, AgentClient]) -> Placement:
         facts = answers_of(ask_all({node: client.describe for node, client in clients.items()}))
@@ -247,8 +273,13 @@ class _Restore:
         )
 
 
-def _failure(barrier: Barrier, done: Conducted, silent: frozenset[str]) -> CwError:
-    """What to tell the user: a refusal as it is, anything else as what it did to the restore."""
+def _failure(
+    job: str, barrier: Barrier, done: Conducted, silent: frozenset[str], left: Mapping[str, str]
+) -> CwError:
+    """What to tell the user: a refusal as it is, anything else as what it did to the restore.
+
+    :param left: nodes that may still run a part of it.
+    """
     worst = max(done.errors.values(), key=lambda error: error.exit_code, default=None)
     if worst is not None and barrier.phase is Phase.PLAN:
         return worst
@@ -257,5 +288,8 @@ def _failure(barrier: Barrier, done: Conducted, silent: frozenset[str]) -> CwErr
         evidence += [line for line in error.evidence if line not in evidence]
     evidence += [f"{node}: has not said that it ended what it had made" for node in sorted(silent)]
     cause = barrier.why[0] if barrier.why else "no reason is known"
+    if left:
+        evidence += [f"{node}: {why}" for node, why in left.items()]
+        return RestoreUnsureError(job=job, nodes=", ".join(left), cause=cause, evidence=evidence)
     fix = worst.fix if worst is not None and worst.fix else "restore again."
     return RestoreAbortedError(cause=cause, fix=fix, evidence=evidence)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from datetime import timedelta
+from functools import partial
 from typing import Any
 
 from cw_snapshot.coordinator import deadlines
 from cw_snapshot.coordinator.barrier import TAKE, Barrier, Outcome, Phase
-from cw_snapshot.coordinator.cluster import Cluster, answers_of, ask_all
+from cw_snapshot.coordinator.cluster import AgentClient, Cluster, answers_of, ask_all
 from cw_snapshot.coordinator.cluster_jobs import ClusterJob
 from cw_snapshot.coordinator.conduct import Conducted, Conductor, OnProgress
 from cw_snapshot.coordinator.epochs import Epochs
@@ -52,6 +54,8 @@ class ClusterTakeReport:
     """Seconds from the beginning until all nodes had done a phase."""
     node_facts: dict[str, dict[str, Any]] = field(default_factory=dict)
     durable_seconds: float = 0.0
+    notes: list[str] = field(default_factory=list)
+    """What the user should know: parts that `--stop` could not end."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -126,9 +130,28 @@ def _take(
             silent = conductor.settle(deadlines.GIVE_UP)
         if barrier.outcome is not Outcome.DONE:
             raise _failure(barrier, done, silent)
+        if request.stop:
+            report.notes = _end_rest(clients, job, {tree for tree, m in enumerate(members) if m in silent})
     report.phase_seconds = done.times
     report.durable_seconds = round(time.monotonic() - begun, 3)
     return report
+
+
+def _end_rest(clients: Mapping[str, AgentClient], job: ClusterJob, trees: set[int]) -> list[str]:
+    """End trees that did not say that they have ended. The snapshot is durable: no failure any more."""
+    nodes = {tree: job.nodes[tree] for tree in trees}
+    answers = ask_all(
+        {
+            tree: partial(clients[node].end, job.id, tree, timedelta(), job.incarnation)
+            for tree, node in nodes.items()
+        }
+    )
+    return [
+        f"the tree on {nodes[tree]} may still run, and goes on without the others: {answer.message}. "
+        f"`cw-snapshot stop {job.id}` ends it"
+        for tree, answer in answers.items()
+        if isinstance(answer, CwError)
+    ]
 
 
 def interfaces_of(facts: Mapping[str, wire.NodeFacts]) -> dict[str, dict[str, list[str]]]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
-from cw_snapshot.coordinator.barrier import Barrier, Phase, Vote
+from cw_snapshot.coordinator.barrier import Barrier, Outcome, Phase, Vote
 from cw_snapshot.coordinator.node_links import Arrived, Ended, NodeLinks
 from cw_snapshot.coordinator.wire import agent_pb2 as wire
 from cw_snapshot.coordinator.wire import remote_errors
@@ -47,6 +47,7 @@ class Conductor:
         self._limits = limits
         self._progress = progress
         self._open = set(barrier.nodes)
+        self._unsure: set[str] = set()
         self.result = Conducted()
 
     def run(self, before: Callable[[Phase], None] = lambda _: None) -> Conducted:
@@ -97,6 +98,7 @@ class Conductor:
         if isinstance(what, Ended):
             self._open.discard(node)
             if what.error is not None:
+                self._unsure.add(node)
                 self._blame(node, what.error)
             why = _plain(what.error) if what.error else "its worker ended"
             return self._barrier.fail(f"{node}: {why}")
@@ -114,7 +116,9 @@ class Conductor:
             self.result.errors[node] = error
 
     def settle(self, limit: timedelta) -> frozenset[str]:
-        """Wait until every node has ended its part. Returns those that have not."""
+        """Wait until every node has ended its part. Returns those that have not, or not in good order:
+        how things stand there is not known."""
+        done = self._barrier.outcome is Outcome.DONE
         self._links.close()
         deadline = time.monotonic() + limit.total_seconds()
         while self._open:
@@ -126,10 +130,13 @@ class Conductor:
                 self._open.discard(arrived.node)
                 # One that never heard of the operation's end: the stream broke.
                 if arrived.what.error is not None:
+                    self._unsure.add(arrived.node)
                     self._blame(arrived.node, arrived.what.error)
             elif isinstance(arrived.what, wire.Vote) and not arrived.what.yes:
+                if done:
+                    self._unsure.add(arrived.node)
                 self._blame(arrived.node, remote_errors.from_text(arrived.what.json, arrived.node))
-        return frozenset(self._open)
+        return frozenset(self._open | self._unsure)
 
 
 def _plain(error: CwError) -> str:

@@ -198,6 +198,10 @@ class JobStore:
         make_private(self.folder(record.id))
         write_json(self.folder(record.id) / "job.json", asdict(record))
 
+    def forget(self, job: str) -> None:
+        """Remove the record of a job that never came to life here."""
+        (self.folder(job) / "job.json").unlink(missing_ok=True)
+
 
 def tree_store(state_dir: Path, tree: int) -> JobStore:
     """The trees of that number of jobs on several nodes: a node may have several trees of one job."""

@@ -12,11 +12,12 @@ from typing import Any
 from cw_snapshot.coordinator import deadlines
 from cw_snapshot.coordinator.barrier import Phase
 from cw_snapshot.coordinator.deadlines import JobSize
-from cw_snapshot.coordinator.jobs import JobStore, new_record
+from cw_snapshot.coordinator.jobs import JobNotFoundError, JobRecord, JobState, JobStore, new_record
 from cw_snapshot.coordinator.leftovers import recover_dead_operations
 from cw_snapshot.coordinator.settings import Settings
 from cw_snapshot.coordinator.state import make_private
 from cw_snapshot.coordinator.wire import agent_pb2 as wire
+from cw_snapshot.errors import CwError, ExitCode
 from cw_snapshot.snapshot import old_addresses
 from cw_snapshot.snapshot.addresses import AddressMap
 from cw_snapshot.snapshot.criu_binary import find_criu
@@ -29,6 +30,15 @@ from cw_snapshot.storage.repository import Repository
 
 Progress = Callable[[str, int, int], None]
 """Phase, bytes done, bytes in all."""
+
+
+class RestoredTreeEndedError(CwError):
+    """The restored tree ended as soon as it ran.
+
+    Fix: see its log.
+    """
+
+    exit_code = ExitCode.ABORTED
 
 
 class RestoreWork:
@@ -62,9 +72,12 @@ class RestoreWork:
         self._node: NodeRestore | None = None
         self._reader: TreeReader | None = None
         self._own: Path | None = None
+        self._saved: JobRecord | None = None
         self._log = Path()
         self._table = old_addresses.table_name(begin.job)
         self._translated = False
+        self._before: JobRecord | None = None
+        """The record of the incarnation that was here before, once it has been replaced."""
         self.stopped_since: float | None = None
         """CLOCK_MONOTONIC at which the tree was rebuilt; None before, and when it is complete."""
 
@@ -159,11 +172,15 @@ class RestoreWork:
         node, _ = self._restoring
         self._translated = True
         old_addresses.install(self._table, self._begin.restore.former_addresses)
+        # First: whoever asks for the job from now on must learn of this tree.
+        self._save_record()
         return {"pid": node.go()}
 
-    def _complete(self) -> dict[str, Any]:
+    def _save_record(self) -> None:
         node, reader = self._restoring
         assert node.launched is not None and self._own is not None
+        with suppress(JobNotFoundError):
+            self._before = self._store.find(self._begin.job).record
         first = reader.metadata["processes"][0]
         record = new_record(
             self._begin.job,
@@ -179,6 +196,14 @@ class RestoreWork:
             restored_from=self._begin.restore.snapshot,
         )
         self._store.save(record)
+        self._saved = record
+
+    def _complete(self) -> dict[str, Any]:
+        """Every tree was let go: from now on this one stays when we die."""
+        node, record = self._node, self._saved
+        assert node is not None and record is not None, "GO comes first"
+        if self._store.find(record.id).state is not JobState.RUNNING:
+            raise RestoredTreeEndedError(evidence=[f"pid {record.init}", f"log {record.log}"])
         node.end()
         self.stopped_since = None
         return {"notes": node.notes, "log": record.log, "init": record.init}
@@ -197,6 +222,10 @@ class RestoreWork:
             self._node.abort()
         if self._translated:
             old_addresses.remove(self._table)
+        if self._before is not None:
+            self._store.save(self._before)
+        elif self._saved is not None:
+            self._store.forget(self._begin.job)
         if self._own is not None:
             with suppress(OSError):
                 (self._own / "status.json").unlink(missing_ok=True)

@@ -33,6 +33,8 @@ from cw_snapshot.coordinator.wire.frames import Frames
 from cw_snapshot.coordinator.wire_broker import WireBroker
 from cw_snapshot.errors import CwError
 
+_UNREACHABLE = "the coordinator can't be reached any more"
+
 Incoming = Command | wire.Finish | None
 """None: the agent is gone."""
 
@@ -57,6 +59,8 @@ class Worker:
         self._pause_limit = pause_limit
         self._inbox: queue.Queue[Incoming] = queue.Queue()
         self._error: BaseException | None = None
+        self._no_more = ""
+        """Why a phase that takes long is to end: that the phase after it will not come."""
         self.broker = WireBroker(self.send)
 
     @property
@@ -67,6 +71,12 @@ class Worker:
         self._frames.send(message)
 
     def progress(self, phase: str, done: int, total: int) -> None:
+        """Tell how far a phase is.
+
+        :raises NodeGaveUpError: nobody wants its end any more.
+        """
+        if self._no_more:
+            raise NodeGaveUpError(why=self._no_more)
         told = wire.Progress(phase=phase, done_bytes=done, total_bytes=total)
         try:
             self.send(wire.FromNode(progress=told))
@@ -84,11 +94,17 @@ class Worker:
                     phase = Phase(message.command.phase)
                 except ValueError:
                     phase = Phase.ABORT
+                if phase is Phase.ABORT and message.command.epoch == self._member.epoch:
+                    self._give_up("the coordinator gave up")
                 self._inbox.put(Command(message.command.epoch, phase))
             elif kind == "finish":
                 self._inbox.put(message.finish)
-        self.broker.gone()
+        self._give_up(_UNREACHABLE)
         self._inbox.put(None)
+
+    def _give_up(self, why: str) -> None:
+        self._no_more = self._no_more or why
+        self.broker.gone()
 
     def run(self, work: Work) -> None:
         """Until the operation is over."""
@@ -104,7 +120,7 @@ class Worker:
                 self._react(work, self._member.command(message))
             elif message is None:
                 if not self._member.over:
-                    self._react(work, self._member.alone("the coordinator can't be reached any more"))
+                    self._react(work, self._member.alone(_UNREACHABLE))
                 elif not self._member.why:
                     work.finish(durable=False)
                 return
@@ -161,7 +177,7 @@ class Worker:
 class NodeGaveUpError(CwError):
     """This node is out of the operation: {why}
 
-    Fix: take again.
+    Fix: see what the other nodes tell, then begin again.
     """
 
 

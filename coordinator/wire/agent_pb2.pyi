@@ -108,14 +108,16 @@ class JobFacts(_message.Message):
     def __init__(self, state: _Optional[_Union[JobFacts.State, str]] = ..., incarnation: _Optional[int] = ..., pid: _Optional[int] = ..., exit_code: _Optional[int] = ..., signal: _Optional[int] = ..., log: _Optional[str] = ...) -> None: ...
 
 class EndRequest(_message.Message):
-    __slots__ = ("job", "grace_seconds", "tree")
+    __slots__ = ("job", "grace_seconds", "tree", "incarnation")
     JOB_FIELD_NUMBER: _ClassVar[int]
     GRACE_SECONDS_FIELD_NUMBER: _ClassVar[int]
     TREE_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
     job: str
     grace_seconds: float
     tree: int
-    def __init__(self, job: _Optional[str] = ..., grace_seconds: _Optional[float] = ..., tree: _Optional[int] = ...) -> None: ...
+    incarnation: int
+    def __init__(self, job: _Optional[str] = ..., grace_seconds: _Optional[float] = ..., tree: _Optional[int] = ..., incarnation: _Optional[int] = ...) -> None: ...
 
 class ToNode(_message.Message):
     __slots__ = ("begin", "command", "claims", "finish")

@@ -14,25 +14,30 @@ from tests.engine import Engine, eventually, losses
 
 TRAIN = Path(__file__).parents[2] / "examples" / "train_ddp.py"
 STEPS = 400
-OPTIONS = ("--steps", str(STEPS), "--width", "128", "--workers", "1")
+
+
+def options(steps: int) -> tuple[str, ...]:
+    """Of the training."""
+    return ("--steps", str(steps), "--width", "128", "--workers", "1")
 
 
 class Cluster:
     """A lab, and commands that know it."""
 
-    def __init__(self, engine: Engine, lab: Lab) -> None:
+    def __init__(self, engine: Engine, lab: Lab, steps: int = STEPS) -> None:
         self.engine = engine
+        self.steps = steps
         self.lab = lab
         engine.environment["CW_SNAPSHOT_CLUSTER"] = str(lab.cluster_file)
         self.out = engine.folder / "out"
         self.slow = engine.folder / "slow"
         self.slow.touch()
 
-    def train(self, nodes: str, *launcher: str | Path, options: tuple[str, ...] = ()) -> None:
+    def train(self, nodes: str, *launcher: str | Path, run: tuple[str, ...] = ()) -> None:
         command = [*launcher, *(() if launcher else (sys.executable, "-u")), TRAIN]
         self.engine.ok(
-            "run", "--job-id", "train", "--nodes", nodes, *options, "--",
-            *command, "--out", self.out, *OPTIONS, "--slow-while", self.slow,
+            "run", "--job-id", "train", "--nodes", nodes, *run, "--",
+            *command, "--out", self.out, *options(self.steps), "--slow-while", self.slow,
         )  # fmt: skip
         self.wait_steps(10)
 

@@ -6,15 +6,18 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
 from cw_snapshot.lab import labs
 from cw_snapshot.lab.labs import Lab, LabNotFoundError
 from tests.engine import Engine, losses
-from tests.lab.cluster import OPTIONS, TRAIN, Cluster
+from tests.lab.cluster import STEPS, TRAIN, Cluster, options
 
 MakeLab = Callable[..., Lab]
+Losses = dict[int, dict[str, str]]
+"""Of each step of each rank."""
 
 
 @pytest.fixture
@@ -40,15 +43,19 @@ def cluster(engine: Engine, make_lab: MakeLab) -> Iterator[Cluster]:
     yield Cluster(engine, make_lab(nodes=4, nics=2))
 
 
-@pytest.fixture(scope="session")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[int, dict[str, str]]:
+def undisturbed_losses(folder: Path, steps: int) -> Losses:
     """The losses of a training of two ranks that nobody touches."""
-    engine = Engine(tmp_path_factory.mktemp("undisturbed"))
+    engine = Engine(folder)
     out = engine.folder / "out"
     try:
-        command = [sys.executable, "-u", TRAIN, "--out", out, *OPTIONS]
+        command = [sys.executable, "-u", TRAIN, "--out", out, *options(steps)]
         engine.job("reference", command, "--nproc-per-node", "2")
         assert engine.run("wait", "reference").code == 0, engine.log("reference")
     finally:
         engine.clean_up()
     return {rank: {x.split()[1]: x.split()[2] for x in lines} for rank, lines in losses(out).items()}
+
+
+@pytest.fixture(scope="session")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Losses:
+    return undisturbed_losses(tmp_path_factory.mktemp("undisturbed"), STEPS)

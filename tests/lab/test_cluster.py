@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.lab, pytest.mark.root]
 def test_a_training_comes_back_on_other_nodes(
     cluster: Cluster, undisturbed: dict[int, dict[str, str]]
 ) -> None:
-    cluster.train("n1,n2", options=("--nproc-per-node", "1"))
+    cluster.train("n1,n2", run=("--nproc-per-node", "1"))
     report = cluster.take()
     assert report["nodes"] == ["n1", "n2"]
     assert report["pause_seconds"] < 5
@@ -42,7 +42,7 @@ def test_a_training_comes_back_on_other_nodes(
 
 def test_generations_and_every_mapping(cluster: Cluster, undisturbed: dict[int, dict[str, str]]) -> None:
     """Onto other nodes, two trees onto one node, apart again, and a swap; then the first snapshot again."""
-    cluster.train("n1,n2", options=("--nproc-per-node", "1"))
+    cluster.train("n1,n2", run=("--nproc-per-node", "1"))
     first = cluster.take()["snapshot"]
     for nodes in ("n3,n4", "n2", "n2,n3", "n3,n2"):
         cluster.kill()
@@ -69,7 +69,7 @@ def test_torchrun_over_nodes(cluster: Cluster, undisturbed: dict[int, dict[str, 
 
 def test_one_tree_that_can_not_be_taken(cluster: Cluster, undisturbed: dict[int, dict[str, str]]) -> None:
     """Refused on one node: nothing was stopped on any."""
-    cluster.train("n1,n2", options=("--nproc-per-node", "1"))
+    cluster.train("n1,n2", run=("--nproc-per-node", "1"))
     agent = int((cluster.lab.folder / "nodes" / "n2" / "agent.pid").read_text())
     os.kill(agent, signal.SIGSTOP)
     try:
