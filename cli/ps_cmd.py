@@ -28,16 +28,19 @@ def _processes(view: JobView) -> str:
 
 
 def _state(context: Context, job: ClusterJob) -> str:
-    """Of all its trees: running when one does; unknown where a node does not tell."""
+    """Of all its trees: running when all do, partial when only some; unknown where a node does not tell."""
     try:
         answers = trees_of(job, context.cluster()).values()
     except CwError:
         return "unknown"
     facts = [answer for answer in answers if not isinstance(answer, CwError)]
-    if any(one.state == wire.JobFacts.RUNNING for one in facts):
+    running = sum(one.state == wire.JobFacts.RUNNING for one in facts)
+    if running == len(job.nodes):
         return "running"
     if len(facts) < len(job.nodes):
         return "unknown"
+    if running:
+        return "partial"
     return "ended" if all(one.state == wire.JobFacts.ENDED for one in facts) else "lost"
 
 

@@ -16,6 +16,9 @@ SERVICE = "cw_snapshot.v1.Agent"
 KEEPALIVE = (
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 5_000),
+    # Else 60 s where the peer's kernel still acknowledges, but the peer hangs: what counts for the answer to
+    # a ping is the longer of the two (grpc 1.85, measured).
+    ("grpc.http2.ping_timeout_ms", 5_000),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),

@@ -98,6 +98,7 @@ def arrange_command(victim: str, side: str, phase: str) -> None:
     name, _, which = victim.partition("=")
     pid, _, seconds = which.partition(":")
     number = {"kill": signal.SIGKILL, "hang": signal.SIGSTOP, "late": signal.SIGSTOP}[name]
+    struck: list[str] = []
     tell, handle, commit = NodeLinks.tell, Conductor._handle, Repository.commit
 
     def told(links: NodeLinks, what: Phase) -> None:
@@ -108,7 +109,8 @@ def arrange_command(victim: str, side: str, phase: str) -> None:
         tell(links, what)
 
     def handled(conductor: Conductor, arrived: Arrived) -> Phase | None:
-        if side == "after" and getattr(arrived.what, "phase", "") == phase:
+        if side == "after" and getattr(arrived.what, "phase", "") == phase and not struck:
+            struck.append(phase)  # the votes of the other nodes come later
             os.kill(os.getpid(), number)
         return handle(conductor, arrived)
 

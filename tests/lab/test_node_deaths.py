@@ -7,8 +7,9 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ STEPS = 2500
 NODE = "n2"
 """Where things happen."""
 SIDES = ("before", "after")
+VICTIMS = ("worker", "agent", "guard", "criu", "kill")
 
 
 @pytest.fixture(scope="module")
@@ -181,24 +183,33 @@ def faulty(engine: Engine, make_lab: MakeLab, monkeypatch: pytest.MonkeyPatch) -
 
 
 TAKE_PHASES = [phase.value for phase in TAKE]
+EVERY_MOMENT = [False, pytest.param(True, marks=pytest.mark.slow)]
+"""The usual run takes every other moment, of each victim other ones; the slow tests take all."""
 
 
+def moments(victim: str, phases: Sequence[str], *, every: bool) -> Iterator[tuple[str, str]]:
+    shift = VICTIMS.index(victim)
+    for number, moment in enumerate(product(phases, SIDES)):
+        if every or (number + number // 2 + shift) % 2:
+            yield moment
+
+
+@pytest.mark.parametrize("every", EVERY_MOMENT)
 @pytest.mark.parametrize("victim", ["worker", "agent", "guard", "kill"])
-def test_somebody_dies_in_a_take(faulty: Faulty, undisturbed: Losses, victim: str) -> None:
+def test_somebody_dies_in_a_take(faulty: Faulty, undisturbed: Losses, victim: str, every: bool) -> None:
     faulty.train("n1,n2", run=("--nproc-per-node", "1"))
     phases = [*TAKE_PHASES, "commit"] if victim == "kill" else TAKE_PHASES
-    for phase in phases:
-        for side in SIDES:
-            row = f"{victim} {side} {phase}"
-            known = faulty.snapshots()
-            done = faulty.strike(victim, side, phase, "take", "train", "--json")
-            faulty.mend(victim)
-            faulty.assert_trains_on(row)
-            committed = done.returncode == 0 or (victim, side, phase) == ("kill", "after", "commit")
-            assert faulty.snapshots() - known == committed, row
-            assert done.returncode in (0, 3, 4, 5, -9), f"{row}: {done.stdout}{done.stderr}"
-            if victim == "guard" and phase != "open":
-                assert done.returncode == 0, row
+    for phase, side in moments(victim, phases, every=every):
+        row = f"{victim} {side} {phase}"
+        known = faulty.snapshots()
+        done = faulty.strike(victim, side, phase, "take", "train", "--json")
+        faulty.mend(victim)
+        faulty.assert_trains_on(row)
+        committed = done.returncode == 0 or (victim, side, phase) == ("kill", "after", "commit")
+        assert faulty.snapshots() - known == committed, row
+        assert done.returncode in (0, 3, 4, 5, -9), f"{row}: {done.stdout}{done.stderr}"
+        if victim == "guard" and phase != "open":
+            assert done.returncode == 0, row
     assert faulty.take()["nodes"] == ["n1", "n2"]
     assert faulty.finish() == undisturbed
 
@@ -265,14 +276,14 @@ def test_criu_dies_in_a_take(faulty: Faulty) -> None:
 RESTORE_PHASES = [phase.value for phase in RESTORE]
 
 
-@pytest.mark.parametrize("victim", ["worker", "agent", "guard", "criu", "kill"])
-def test_somebody_dies_in_a_restore(faulty: Faulty, undisturbed: Losses, victim: str) -> None:
+@pytest.mark.parametrize("every", EVERY_MOMENT)
+@pytest.mark.parametrize("victim", VICTIMS)
+def test_somebody_dies_in_a_restore(faulty: Faulty, undisturbed: Losses, victim: str, every: bool) -> None:
     faulty.train("n1,n2", run=("--nproc-per-node", "1"))
     faulty.take()
     faulty.kill()
-    for phase in RESTORE_PHASES:
-        for side in SIDES:
-            faulty.restore_fails(victim, side, phase)
+    for phase, side in moments(victim, RESTORE_PHASES, every=every):
+        faulty.restore_fails(victim, side, phase)
     faulty.restore("latest:train", "n2,n1")
     faulty.wait_steps(3)
     assert faulty.finish() == undisturbed
