@@ -7,8 +7,8 @@ NODE` a worker of it. FAULTS is a file: empty, or one fault for the next operati
 stopped (`kill`, `hang`) before a phase is told or when the first node has done it; or before or after
 `commit`. `late=PID:SECONDS` stops that process, an agent, for so long before the phase is told.
 
-- VICTIM: `worker`, `agent`, `guard` or `criu` is killed, `hang` stops the worker, `agent-hang` the agent,
-  and `cut` takes the node's management NIC down;
+- VICTIM: `worker`, `agent`, `guard`, `criu` or `all` but criu is killed, `hang` stops the worker,
+  `agent-hang` the agent, and `cut` takes the node's management NIC down;
 - SIDE: `before` or `after`;
 - PHASE: one of the barrier's.
 
@@ -39,13 +39,15 @@ from cw_snapshot.snapshot.launch import host_pid
 from cw_snapshot.snapshot.procfs import ProcessGoneError
 from cw_snapshot.storage.repository import Repository
 
-VICTIMS = ("worker", "agent", "guard", "criu", "hang", "agent-hang", "cut")
-
 
 def strike(victim: str, work: Any) -> bool:
     """Returns whether there was somebody to strike."""
     try:
         match victim:
+            case "all":
+                os.kill(work._node._guard._process.pid, signal.SIGKILL)
+                os.kill(os.getppid(), signal.SIGKILL)
+                os.kill(os.getpid(), signal.SIGKILL)
             case "worker":
                 os.kill(os.getpid(), signal.SIGKILL)
             case "hang":

@@ -79,7 +79,7 @@ class Faulty(Cluster):
             namespaces.batch([f"link set {MANAGEMENT} up"], namespace=node.namespace)
         elif victim == "agent-hang":
             os.kill(agents.running(self.lab.folder, node) or 0, signal.SIGCONT)
-        elif victim == "agent":
+        elif victim in ("agent", "all"):
             eventually("the agent is gone", lambda: agents.running(self.lab.folder, node) is None)
         agents.start_missing(self.lab.plan, self.lab.folder)
 
@@ -258,6 +258,19 @@ def test_nobody_is_heard_in_a_take(
         assert code in (4, 5), phase
         faulty.assert_trains_on(f"{victim} after {phase}")
         assert faulty.snapshots() == known
+    assert faulty.take()["nodes"] == ["n1", "n2"]
+    assert faulty.finish() == undisturbed
+
+
+def test_an_agent_repairs_what_its_predecessor_left(faulty: Faulty, undisturbed: Losses) -> None:
+    """Agent, worker and guard die in the pause: the job stands still until the agent is started."""
+    faulty.train("n1,n2", run=("--nproc-per-node", "1"))
+    done = faulty.strike("all", "after", "skeleton", "take", "train", "--json")
+    assert done.returncode == 4, done.stdout
+    assert NODE in done.stdout
+    assert stopped(faulty.ranks())
+    faulty.mend("all")
+    faulty.assert_trains_on("an agent was started")
     assert faulty.take()["nodes"] == ["n1", "n2"]
     assert faulty.finish() == undisturbed
 
