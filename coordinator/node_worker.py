@@ -17,6 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
 from cw_snapshot.coordinator.barrier import PLAN_ONLY, RESTORE, TAKE, Command, Member, Phase, Reaction, Vote
@@ -27,6 +28,7 @@ from cw_snapshot.coordinator.node_take import TakeWork
 from cw_snapshot.coordinator.operations import Operation, operation
 from cw_snapshot.coordinator.settings import Settings, load_settings
 from cw_snapshot.coordinator.signals import ignore_signals
+from cw_snapshot.coordinator.state import exclusive
 from cw_snapshot.coordinator.wire import agent_pb2 as wire
 from cw_snapshot.coordinator.wire import remote_errors
 from cw_snapshot.coordinator.wire.frames import Frames
@@ -210,6 +212,17 @@ def work_of(begin: wire.Begin, worker: Worker, settings: Settings, op: Operation
     )
 
 
+def alone_on(begin: wire.Begin, settings: Settings) -> AbstractContextManager[None]:
+    """Hold a tree for one operation. The coordinator's lock does not suffice: it may have died, and this node
+    still undo what it began.
+
+    :raises BusyError: another operation on the tree is not over yet.
+    """
+    if begin.restore.plan_only:
+        return nullcontext()
+    return exclusive(tree_store(settings.state_dir, begin.tree).lock_path(begin.job), begin.job)
+
+
 def main(arguments: Sequence[str]) -> int:
     """The program. Exit status 0 also for an operation that failed: its vote has told why."""
     frames = Frames(socket.socket(fileno=int(arguments[0])))
@@ -227,7 +240,11 @@ def main(arguments: Sequence[str]) -> int:
     try:
         settings = load_settings(os.environ, {})
         refuse_low_limits()
-        with operation(settings.state_dir, kind, begin.job, {}, name=f"{begin.operation}.{begin.tree}") as op:
+        name = f"{begin.operation}.{begin.tree}"
+        with (
+            alone_on(begin, settings),
+            operation(settings.state_dir, kind, begin.job, {}, name=name) as op,
+        ):
             worker.run(work_of(begin, worker, settings, op))
     except Exception as error:
         worker.refuse(phases[0], error)

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from cw_snapshot.coordinator.jobs import tree_store
+from cw_snapshot.coordinator.state import exclusive
 from cw_snapshot.lab import labs, namespaces
 from tests.lab.cluster import Cluster
 
@@ -80,3 +82,15 @@ def test_one_tree_that_can_not_be_taken(cluster: Cluster, undisturbed: dict[int,
     cluster.wait_steps(5)
     assert cluster.take()["nodes"] == ["n1", "n2"]
     assert cluster.finish() == undisturbed
+
+
+def test_a_tree_on_which_an_operation_is_not_over(cluster: Cluster) -> None:
+    """One whose command is gone, and which a node still undoes: no other begins there."""
+    cluster.train("n1,n2", run=("--nproc-per-node", "1"))
+    store = tree_store(cluster.lab.folder / "nodes" / "n2", 1)
+    with exclusive(store.lock_path("train"), "train"):
+        refused = cluster.engine.run("take", "train", "--json")
+        assert refused.code == 3, refused.out
+        assert refused.json["code"] == "busy"
+        cluster.wait_steps(2)
+    cluster.take()
