@@ -1,7 +1,9 @@
-"""The main job on one machine: train, take, train on, kill, restore, and compare the losses bit by bit.
+"""The main job on a virtual cluster: train on two nodes, take, train on, kill, destroy the nodes, restore on
+two others, and compare the losses bit by bit.
 
-Drives the command line as a user would. What would be different on another node is made different:
-the job's files in /dev/shm are moved aside and its old PIDs are given to other processes.
+Drives the command line as a user would. The nodes of a lab are network namespaces of one machine; what
+would be different on another machine besides the addresses is made different: the job's files in /dev/shm
+are moved aside and its old PIDs are given to other processes.
 """
 
 from __future__ import annotations
@@ -10,15 +12,17 @@ import argparse
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
+
+from cw_snapshot.lab import labs, namespaces
 
 BIN = Path(sys.prefix) / "bin"
 TRAIN = Path(__file__).with_name("train_ddp.py")
@@ -35,10 +39,12 @@ class Demo:
     def __init__(self, folder: Path, steps: int) -> None:
         self.folder = folder
         self.steps = steps
+        self.lab = f"demo-{os.getpid()}"
         self.environment = {
             **os.environ,
             "CW_SNAPSHOT_STATE_DIR": str(folder / "state"),
             "CW_SNAPSHOT_REPOSITORY": str(folder / "repository"),
+            "CW_SNAPSHOT_CLUSTER": str(labs.FOLDER / self.lab / "cluster.json"),
             "OMP_NUM_THREADS": "1",
         }
 
@@ -59,7 +65,12 @@ class Demo:
 
     def train(self, job: str, out: Path) -> None:
         script = [str(TRAIN), "--out", str(out), "--board", "--steps", str(self.steps), "--sleep", "0.02"]
-        self.command("run", "--job-id", job, "--", str(BIN / "torchrun"), "--nproc-per-node", "2", *script)
+        launcher = [str(BIN / "torchrun"), "--nproc-per-node", "1"]
+        self.command("run", "--job-id", job, "--nodes", "n1,n2", "--", *launcher, *script)
+
+    def ended(self, out: Path) -> bool:
+        """Whether both ranks have written their last line."""
+        return [rows[-1][1] for rows in self.lines(out).values() if rows] == ["final", "final"]
 
     def lines(self, out: Path) -> dict[int, list[list[str]]]:
         return {
@@ -78,19 +89,27 @@ class Demo:
         deadline = time.monotonic() + seconds
         while not condition():
             if time.monotonic() > deadline:
-                logs = self.command("logs", JOB, show=False)
-                raise DemoError(f"not within {seconds:.0f} s: {what}\n{logs[-4000:]}")
+                raise DemoError(f"not within {seconds:.0f} s: {what}\n{self.log()[-4000:]}")
             time.sleep(0.05)
 
-    def processes(self, job: str) -> list[int]:
-        """PIDs of a job on this machine."""
-        found = {j["id"]: j for j in self.command("ps", "--json", show=False)["jobs"]}
-        pids = [found[job]["init"]] if found[job]["state"] == "running" else []
-        for pid in pids:
-            with suppress(FileNotFoundError):
-                for task in Path(f"/proc/{pid}/task").iterdir():
-                    pids.extend(map(int, (task / "children").read_text().split()))
-        return pids
+    def log(self) -> str:
+        """What the jobs have printed."""
+        logs = (labs.FOLDER / self.lab).glob("nodes/*/trees/*/jobs/*/*/output.log")
+        return "\n".join(f"== {path}\n{path.read_text(errors='replace')}" for path in sorted(logs))
+
+    def processes(self) -> list[int]:
+        """PIDs of what runs on the nodes but their agents."""
+        lab = labs.find(self.lab)
+        agents = {int(path.read_text()) for path in lab.folder.glob("nodes/*/agent.pid")}
+        nodes = [node.namespace for node in lab.plan.members]
+        return sorted(namespaces.processes(nodes).keys() - agents)
+
+    def destroy(self, *names: str) -> None:
+        """Power off nodes: everything on them is killed, their agents too, and their namespaces go."""
+        lab = labs.find(self.lab)
+        gone = [lab.node(name).namespace for name in names]
+        namespaces.end_processes(gone, timedelta(seconds=20))
+        namespaces.delete(gone)
 
 
 def shared_memory_files(pids: list[int]) -> set[Path]:
@@ -110,9 +129,12 @@ def occupied(pids: list[int]) -> Iterator[int]:
     """Give PIDs to other processes; yields how many could be had."""
     strangers = []
     for pid in pids:
-        # The kernel hands out the number after this one next (proc(5), ns_last_pid).
-        Path("/proc/sys/kernel/ns_last_pid").write_text(str(pid - 1))
-        strangers.append(subprocess.Popen(["sleep", "600"]))
+        for _ in range(10):  # somebody else may be faster
+            # The kernel hands out the number after this one next (proc(5), ns_last_pid).
+            Path("/proc/sys/kernel/ns_last_pid").write_text(str(pid - 1))
+            strangers.append(subprocess.Popen(["sleep", "600"]))
+            if strangers[-1].pid == pid:
+                break
     try:
         yield len({s.pid for s in strangers} & set(pids))
     finally:
@@ -169,39 +191,48 @@ def compare(reference: Losses, before: Losses, after: Losses) -> int:
 def show(demo: Demo, stack: ExitStack) -> None:
     begin = time.monotonic()
     reference_out, out = demo.folder / "undisturbed", demo.folder / "out"
-    print("\n-- the training, undisturbed: 2 ranks, 4 loader workers, dropout, shared memory")
+    print("\n-- four nodes, each with two NICs and an agent")
+    stack.callback(clean_up, demo)
+    demo.command("lab", "up", "--nodes", "4", "--nics", "2", "--lab", demo.lab)
     demo.command("repo", "init", show=False)
+
+    print("\n-- the training, undisturbed: 2 nodes, 2 ranks, 4 loader workers, dropout, shared memory")
     demo.train("undisturbed", reference_out)
-    demo.command("wait", "undisturbed")
+    demo.wait("the end of the training", lambda: demo.ended(reference_out))
     reference, _, reference_final = split(demo.lines(reference_out))
 
     print("\n-- the same again: take it while it trains")
     demo.train(JOB, out)
     demo.wait("step 50", lambda: demo.step(out) >= 50)
     taken = demo.command("take", JOB, "--json")
-    pages = taken["pages"]
+    facts = taken["node_facts"].values()
+    seen, stored = (sum(f["stats"][key] for f in facts) / 2**20 for key in ("seen_bytes", "stored_bytes"))
     print(
         f"paused {taken['pause_seconds'] * 1e3:.0f} ms, durable after {taken['durable_seconds']:.1f} s; "
-        f"{taken['processes']} processes, {pages['seen_bytes'] / 2**20:.0f} MiB seen, "
-        f"{pages['stored_bytes'] / 2**20:.0f} MiB stored"
+        f"{sum(f['processes'] for f in facts)} processes on {len(taken['nodes'])} nodes, "
+        f"{seen:.0f} MiB seen, {stored:.0f} MiB stored"
     )
     later = demo.step(out) + 50
     demo.wait(f"step {later}", lambda: demo.step(out) >= later)
 
-    print("\n-- kill every process, take its PIDs and its shared memory away, restore")
-    pids = demo.processes(JOB)
+    print("\n-- kill every process, destroy both nodes, take PIDs and shared memory away; restore on others")
+    pids = demo.processes()
     files = shared_memory_files(pids)
-    os.kill(pids[0], signal.SIGKILL)
-    demo.wait("the job is gone", lambda: not any(Path(f"/proc/{p}").exists() for p in pids))
+    demo.destroy("n1", "n2")
     moved = stack.enter_context(moved_aside(files))
     strangers = stack.enter_context(occupied(pids))
     print(
         f"killed {len(pids)} processes; {strangers} of their PIDs are others' now; "
         f"moved {moved} files out of /dev/shm"
     )
-    restored = demo.command("restore", f"latest:{JOB}", "--json")
-    print(f"runs again after {sum(restored['phase_seconds'].values()):.1f} s")
-    demo.command("wait", JOB)
+    dead = ["--assume-dead", "n1", "--assume-dead", "n2"]
+    restoring = time.monotonic()
+    restored = demo.command("restore", f"latest:{JOB}", "--nodes", "n3,n4", *dead, "--json")
+    for tree in restored["trees"]:
+        moves = ", ".join(f"{old} -> {new}" for old, new in tree["addresses"].items())
+        print(f"{tree['from']} -> {tree['to']}: {moves}")
+    print(f"runs again after {time.monotonic() - restoring:.1f} s")
+    demo.wait("the end of the training", lambda: demo.ended(out))
 
     before, after, final = split(demo.lines(out))
     different = compare(reference, before, after)
@@ -232,7 +263,6 @@ def main() -> int:
     with ExitStack() as stack:
         if args.keep is None:
             stack.callback(shutil.rmtree, folder)
-        stack.callback(stop_jobs, demo)
         try:
             show(demo, stack)
         except DemoError as error:
@@ -241,12 +271,13 @@ def main() -> int:
     return 0
 
 
-def stop_jobs(demo: Demo) -> None:
-    with suppress(DemoError):
-        for job in demo.command("ps", "--json", show=False)["jobs"]:
-            if job["state"] == "running":
-                with suppress(ProcessLookupError):
-                    os.kill(job["init"], signal.SIGKILL)
+def clean_up(demo: Demo) -> None:
+    """Take the lab down, with all that runs in it, and those of demos that were killed."""
+    for lab in [demo.lab, *(lab.name for lab in labs.every())]:
+        kind, _, pid = lab.partition("-")
+        if kind == "demo" and (lab == demo.lab or not Path(f"/proc/{pid}").exists()):
+            with suppress(labs.LabNotFoundError):
+                labs.down(lab)
 
 
 if __name__ == "__main__":

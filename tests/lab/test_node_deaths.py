@@ -208,8 +208,8 @@ def test_somebody_dies_in_a_take(faulty: Faulty, undisturbed: Losses, victim: st
         committed = done.returncode == 0 or (victim, side, phase) == ("kill", "after", "commit")
         assert faulty.snapshots() - known == committed, row
         assert done.returncode in (0, 3, 4, 5, -9), f"{row}: {done.stdout}{done.stderr}"
-        if victim == "guard" and phase != "open":
-            assert done.returncode == 0, row
+        if victim == "guard" and phase != "open" and (side, phase) != ("before", "stop"):
+            assert done.returncode == 0, row  # before STOP a take without a guard may be refused
     assert faulty.take()["nodes"] == ["n1", "n2"]
     assert faulty.finish() == undisturbed
 
