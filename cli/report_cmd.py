@@ -9,7 +9,7 @@ import click
 
 from cw_snapshot.cli.command import Context, absolute, command, note, settings_options
 from cw_snapshot.cli.tables import size_text
-from cw_snapshot.coordinator.operations import find_operation
+from cw_snapshot.coordinator.operation_records import find_operation
 from cw_snapshot.coordinator.report_bundle import ReportExistsError, make_report, write_report
 from cw_snapshot.errors import ExitCode, UsageError
 

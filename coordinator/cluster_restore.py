@@ -17,11 +17,13 @@ from cw_snapshot.coordinator.cluster_jobs import ClusterJob, ClusterJobs, refuse
 from cw_snapshot.coordinator.cluster_take import interfaces_of
 from cw_snapshot.coordinator.conduct import Conducted, Conductor, OnProgress
 from cw_snapshot.coordinator.epochs import Epochs
+from cw_snapshot.coordinator.expectation import repository_name
 from cw_snapshot.coordinator.jobs import now_text
 from cw_snapshot.coordinator.node_links import NodeLinks
-from cw_snapshot.coordinator.operations import new_name, operation
+from cw_snapshot.coordinator.operations import Operation, new_name, operation
 from cw_snapshot.coordinator.placement import OldTree, Placement, choose_nodes, member_names, place
 from cw_snapshot.coordinator.settings import Settings
+from cw_snapshot.coordinator.signals import InterruptedBySignalError, ignore_signals, interruptible
 from cw_snapshot.coordinator.state import exclusive
 from cw_snapshot.coordinator.wire import agent_pb2 as wire
 from cw_snapshot.errors import CwError, ExitCode
@@ -102,15 +104,32 @@ def restore(
     run = _Restore(request, commit, cluster, repository, url, settings, progress)
     if plan_only:
         refuse_if_running(jobs.find(job), cluster, job, request.assume_dead)
-        return run.plan()
+        with interruptible():
+            return run.plan()
     locks = settings.state_dir / "cluster-jobs" / f"{job}.lock"
-    details = {"snapshot": commit.snapshot, "nodes": list(request.nodes)}
-    with exclusive(locks, job), operation(settings.state_dir, "restore", job, details) as op:
-        known = jobs.find(job)
-        refuse_if_running(known, cluster, job, request.assume_dead)
-        report = run.restore(op.id, known, jobs)
-        op.result = report.to_json()
-    return report
+    details = {
+        "snapshot": commit.snapshot,
+        "options": {
+            "files": request.files.value,
+            "redirect_to": str(request.redirect_to) if request.redirect_to else None,
+            "assume_dead": list(request.assume_dead),
+        },
+        "repository": repository_name(settings),
+        "settings": settings.to_json(),
+    }
+    with (
+        exclusive(locks, job),
+        interruptible(),
+        operation(settings, "restore", job, details, nodes=request.nodes) as op,
+    ):
+        try:
+            known = jobs.find(job)
+            refuse_if_running(known, cluster, job, request.assume_dead)
+            return run.restore(op, known, jobs)
+        except InterruptedBySignalError as error:
+            raise RestoreAbortedError(cause=error.message, fix="restore again.") from error
+        finally:
+            op.result = run.report.to_json()
 
 
 class _Restore:
@@ -135,16 +154,17 @@ class _Restore:
         self._progress = progress
         self._nodes = choose_nodes(len(commit.nodes), request.nodes)
         self._members = member_names(self._nodes)
-        self._report = ClusterRestoreReport(commit.job, commit.snapshot)
+        self.report = ClusterRestoreReport(commit.job, commit.snapshot)
+        """What is known so far, also when it fails."""
 
     def plan(self) -> ClusterRestoreReport:
         with self._cluster.connect(self._nodes) as clients:
-            done = self._conduct(clients, new_name("plan"), PLAN_ONLY, 0, self._place(clients))
-        self._report.node_facts = done.facts.get(Phase.PLAN, {})
-        return self._report
+            done = self._conduct(clients, None, PLAN_ONLY, 0, self._place(clients))
+        self.report.node_facts = done.facts.get(Phase.PLAN, {})
+        return self.report
 
-    def restore(self, operation: str, known: ClusterJob | None, jobs: ClusterJobs) -> ClusterRestoreReport:
-        commit, report = self._commit, self._report
+    def restore(self, op: Operation, known: ClusterJob | None, jobs: ClusterJobs) -> ClusterRestoreReport:
+        commit, report = self._commit, self.report
         report.incarnation = max(commit.incarnation, known.incarnation if known else 0) + 1
         before = commit.summary.get("cluster_job") or {}
         record = ClusterJob(
@@ -163,13 +183,12 @@ class _Restore:
             # First: should we die, the next restore asks these nodes too.
             jobs.save(record)
             try:
-                done = self._conduct(clients, operation, RESTORE, report.incarnation, placement)
+                done = self._conduct(clients, op, RESTORE, report.incarnation, placement)
             except RestoreUnsureError:
                 raise
             except BaseException:
                 jobs.put_back(record.id, known)
                 raise
-        report.phase_seconds = done.times
         report.node_facts = {
             member: {**done.facts[Phase.PLAN][member], **done.facts[Phase.PAGES][member]}
             | done.facts[Phase.COMPLETE][member]
@@ -180,11 +199,13 @@ class _Restore:
     def _conduct(
         self,
         clients: Mapping[str, AgentClient],
-        operation: str,
+        op: Operation | None,
         phases: tuple[Phase, ...],
         incarnation: int,
         placement: Placement,
     ) -> Conducted:
+        """:param op: None of a plan, which is not recorded."""
+        operation = op.id if op else new_name("plan")
         epoch = Epochs(self._settings.state_dir / "epochs.json").next(self._commit.job)
         barrier = Barrier(epoch, self._members, phases)
         begins = {
@@ -196,13 +217,28 @@ class _Restore:
             begins,
             LocalBroker(self._repository.load_index()),
         )
-        conductor = Conductor(barrier, links, deadlines.restore_phases(), self._progress)
+
+        def told(node: str, phase: str, done: int, total: int) -> None:
+            if op:
+                op.progress(done, total, node)
+            self._progress(node, phase, done, total)
+
+        conductor = Conductor(barrier, links, deadlines.restore_phases(), told)
+
+        def before(phase: Phase) -> None:
+            if op:
+                op.phase(phase)
+            if phase is Phase.GO:
+                ignore_signals()  # once it runs it is not ended again
+
         try:
-            done = conductor.run()
+            done = conductor.run(before)
             if barrier.outcome is Outcome.DONE:
                 links.finish(durable=True)
         finally:
+            ignore_signals()
             silent = conductor.settle(deadlines.GIVE_UP)
+            self.report.phase_seconds = conductor.result.times
         if barrier.outcome is not Outcome.DONE:
             left = self._end_everywhere(clients, incarnation) if barrier.outcome is Outcome.LOST else {}
             raise _failure(self._commit.job, barrier, done, silent, left)
@@ -232,7 +268,7 @@ class _Restore:
         ]
         former = (self._commit.summary.get("cluster_job") or {}).get("former_addresses", {})
         placement = place(old, self._nodes, interfaces_of(facts), former)
-        self._report.trees = [
+        self.report.trees = [
             {"tree": t.tree, "from": t.old_node, "to": t.node, "addresses": t.own} for t in placement.trees
         ]
         return placement

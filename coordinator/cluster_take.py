@@ -15,11 +15,13 @@ from cw_snapshot.coordinator.cluster import AgentClient, Cluster, answers_of, as
 from cw_snapshot.coordinator.cluster_jobs import ClusterJob
 from cw_snapshot.coordinator.conduct import Conducted, Conductor, OnProgress
 from cw_snapshot.coordinator.epochs import Epochs
+from cw_snapshot.coordinator.expectation import repository_name
 from cw_snapshot.coordinator.jobs import check_identity
 from cw_snapshot.coordinator.node_links import NodeLinks
 from cw_snapshot.coordinator.operations import Operation, operation
 from cw_snapshot.coordinator.placement import member_names
 from cw_snapshot.coordinator.settings import Settings
+from cw_snapshot.coordinator.signals import InterruptedBySignalError, ignore_signals, interruptible
 from cw_snapshot.coordinator.state import exclusive
 from cw_snapshot.coordinator.take import SnapshotLostError, TakeAbortedError
 from cw_snapshot.coordinator.wire import agent_pb2 as wire
@@ -79,10 +81,25 @@ def take(
         check_identity("snapshot name", request.name)
         repository.refuse_name(request.name)
     locks = settings.state_dir / "cluster-jobs" / f"{job.id}.lock"
-    details = {"nodes": job.nodes, "stop": request.stop, "name": request.name}
-    with exclusive(locks, job.id), operation(settings.state_dir, "take", job.id, details) as op:
-        report = _take(request, cluster, repository, url, settings, progress, op)
-        op.result = report.to_json()
+    details = {
+        "options": {"stop": request.stop, "name": request.name, "force": request.force},
+        "repository": repository_name(settings),
+        "settings": settings.to_json(),
+    }
+    report = ClusterTakeReport(job.id, nodes=job.nodes)
+    with (
+        exclusive(locks, job.id),
+        interruptible(),
+        operation(settings, "take", job.id, details, nodes=job.nodes) as op,
+    ):
+        try:
+            _take(request, cluster, repository, url, settings, progress, op, report)
+        except InterruptedBySignalError as error:
+            raise TakeAbortedError(cause=error.message, fix="take again.") from error
+        finally:
+            op.result = report.to_json()
+    if op.unwritten:
+        report.notes.append(op.unwritten)
     return report
 
 
@@ -94,7 +111,8 @@ def _take(
     settings: Settings,
     progress: OnProgress,
     op: Operation,
-) -> ClusterTakeReport:
+    report: ClusterTakeReport,
+) -> None:
     job = request.job
     begun = time.monotonic()
     epoch = Epochs(settings.state_dir / "epochs.json").next(job.id)
@@ -112,7 +130,11 @@ def _take(
         )
         for tree, member in enumerate(members)
     }
-    report = ClusterTakeReport(job.id, nodes=job.nodes)
+
+    def told(node: str, phase: str, done: int, total: int) -> None:
+        op.progress(done, total, node)
+        progress(node, phase, done, total)
+
     with cluster.connect(job.nodes) as clients:
         facts = answers_of(ask_all({node: client.describe for node, client in clients.items()}))
         links = NodeLinks(
@@ -120,21 +142,23 @@ def _take(
             begins,
             LocalBroker(repository.load_index()),
         )
-        conductor = Conductor(barrier, links, deadlines.take_phases(settings.max_pause), progress)
+        conductor = Conductor(barrier, links, deadlines.take_phases(settings.max_pause), told)
         try:
-            done = conductor.run()
+            done = conductor.run(before=op.phase)
             if barrier.outcome is Outcome.DONE:
+                ignore_signals()
+                op.phase("commit")
                 _commit(request, repository, done, report, interfaces_of(facts))
                 links.finish(durable=True)
         finally:
+            ignore_signals()
             silent = conductor.settle(deadlines.GIVE_UP)
+            report.phase_seconds = conductor.result.times
         if barrier.outcome is not Outcome.DONE:
             raise _failure(barrier, done, silent)
         if request.stop:
             report.notes = _end_rest(clients, job, {tree for tree, m in enumerate(members) if m in silent})
-    report.phase_seconds = done.times
     report.durable_seconds = round(time.monotonic() - begun, 3)
-    return report
 
 
 def _end_rest(clients: Mapping[str, AgentClient], job: ClusterJob, trees: set[int]) -> list[str]:

@@ -12,6 +12,7 @@ from typing import Any
 
 from cw_snapshot.coordinator.barrier import Barrier, Outcome, Phase, Vote
 from cw_snapshot.coordinator.node_links import Arrived, Ended, NodeLinks
+from cw_snapshot.coordinator.signals import InterruptedBySignalError
 from cw_snapshot.coordinator.wire import agent_pb2 as wire
 from cw_snapshot.coordinator.wire import remote_errors
 from cw_snapshot.errors import CwError
@@ -53,25 +54,35 @@ class Conductor:
     def run(self, before: Callable[[Phase], None] = lambda _: None) -> Conducted:
         """Until every node has said yes to everything, or the operation has ended.
 
+        A signal (:mod:`signals`) is one of the ways in which it may end.
+
         :param before: called with each phase before it is told; what it raises ends the operation.
         """
+        try:
+            self._run(before)
+        except InterruptedBySignalError as error:
+            self._give_up(f"the command was {error.message[:1].lower()}{error.message[1:].rstrip('.')}")
+        except BaseException:
+            self._give_up("the coordinator gave up")
+            raise
+        return self.result
+
+    def _give_up(self, why: str) -> None:
+        if (told := self._barrier.fail(why)) is not None:
+            self._links.tell(told)
+
+    def _run(self, before: Callable[[Phase], None]) -> None:
         begun = time.monotonic()
         phase: Phase | None = self._barrier.begin()
         while phase is not None:
             if phase is Phase.ABORT:
                 self._links.tell(phase)
                 break
-            try:
-                before(phase)
-            except BaseException:
-                self._barrier.fail("the coordinator gave up")
-                self._links.tell(Phase.ABORT)
-                raise
+            before(phase)
             self._links.tell(phase)
             following = self._await(phase)
             self.result.times[phase.value] = round(time.monotonic() - begun, 6)
             phase = following
-        return self.result
 
     def _await(self, phase: Phase) -> Phase | None:
         """The votes of one phase; returns what is to be told next."""

@@ -241,9 +241,10 @@ def main(arguments: Sequence[str]) -> int:
         settings = load_settings(os.environ, {})
         refuse_low_limits()
         name = f"{begin.operation}.{begin.tree}"
+        part = {"part_of": begin.operation, "tree": begin.tree}
         with (
             alone_on(begin, settings),
-            operation(settings.state_dir, kind, begin.job, {}, name=name) as op,
+            operation(settings, kind, begin.job, part, nodes=[worker.node], name=name) as op,
         ):
             worker.run(work_of(begin, worker, settings, op))
     except Exception as error:

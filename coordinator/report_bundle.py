@@ -19,7 +19,15 @@ from typing import Any
 
 from cw_snapshot.coordinator.jobs import JobStore, to_json
 from cw_snapshot.coordinator.leftovers import find_leftovers
-from cw_snapshot.coordinator.operations import open_log, operation_of_snapshot, read_record, standing
+from cw_snapshot.coordinator.operation_records import (
+    PROGRESS,
+    RECORD,
+    operation_of_snapshot,
+    read_progress,
+    read_record,
+    standing,
+)
+from cw_snapshot.coordinator.operations import open_log
 from cw_snapshot.coordinator.redaction import HIDDEN, Redactor
 from cw_snapshot.coordinator.settings import Settings
 from cw_snapshot.coordinator.tree_document import tree_document
@@ -34,7 +42,6 @@ from cw_snapshot.storage.repository import Repository
 
 LOG_MOST = 8 << 20
 """Bytes of one log; of a longer one its head and its tail."""
-RECORD = "operation.json"
 
 
 class ReportExistsError(CwError):
@@ -121,6 +128,7 @@ class _Report:
         self._add("tree.json", self._tree)
         self._add("job.json", self._job)
         self._add(RECORD, self._operation)
+        self._add(PROGRESS, lambda: read_progress(self._folder) or None)
         self._add("take-of-the-snapshot.json", self._take)
         self._add("settings.json", lambda: {"now": self._settings.to_json(), "variables": _variables()})
         self._add(
@@ -159,7 +167,7 @@ class _Report:
         """Every file of a folder but the record."""
         if folder.is_dir():
             for path in sorted(folder.iterdir()):
-                if path.name != RECORD and (below == "logs" or path.suffix == ".log"):
+                if path.name not in (RECORD, PROGRESS) and (below == "logs" or path.suffix == ".log"):
                     self._add(f"{below}/{path.name}", lambda path=path: self._log(path))  # type: ignore[misc]
 
     def _log(self, path: Path) -> str:
@@ -228,6 +236,7 @@ _CONTENTS = {
     "tree.json": "processes, files and sockets of the job, with command lines and environments",
     "job.json": "what cw-snapshot knows of the job",
     RECORD: "the operation: outcome, message, findings, phases and their times",
+    PROGRESS: "how far it is, or was when its command died",
     "take-of-the-snapshot.json": "the operation that made the snapshot",
     "settings.json": "settings of cw-snapshot, and the variables that steer it",
     "versions.json": "cw-snapshot, criu, kernel, distribution, Python, glibc",

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from cw_snapshot.coordinator import deadlines
 from cw_snapshot.coordinator.deadlines import JobSize
+from cw_snapshot.coordinator.expectation import repository_name
 from cw_snapshot.coordinator.jobs import JobNotFoundError, JobRunsError, JobState, JobStore, lives, new_record
 from cw_snapshot.coordinator.leftovers import recover_dead_operations
 from cw_snapshot.coordinator.limits import refuse_low_limits
@@ -134,13 +135,17 @@ def restore(
     refuse_low_limits()
     details = {
         "snapshot": commit.snapshot,
-        "files": request.files.value,
+        "options": {
+            "files": request.files.value,
+            "redirect_to": str(request.redirect_to) if request.redirect_to else None,
+        },
+        "repository": repository_name(settings),
         "settings": settings.to_json(),
     }
     with (
         exclusive(store.lock_path(job), job),
         interruptible(),
-        operation(settings.state_dir, "restore", job, details) as op,
+        operation(settings, "restore", job, details) as op,
     ):
         recover_dead_operations()
         refuse_if_running(store, job)
@@ -212,14 +217,14 @@ class _Restore:
             log_level=self._settings.criu_log_level,
             guard_log=self._op.folder / "guard.log",
         )
-        self._progress.phase("plan")
+        self._note_phase("plan")
         report.findings, report.files = node.plan(self._request.files, self._request.redirect_to)
         reader.check()  # before a file of the job is changed
         self._done("plan")
         try:
             self._fetch(node, log)
             self._done("fetch")
-            self._progress.phase("skeleton")
+            self._note_phase("skeleton")
             node.skeleton()
             self._done("skeleton")
             self._pour(node)
@@ -248,6 +253,10 @@ class _Restore:
             (own / "status.json").unlink(missing_ok=True)
             own.rmdir()
 
+    def _note_phase(self, name: str) -> None:
+        self._progress.phase(name)
+        self._op.phase(name)
+
     def _done(self, phase: str) -> None:
         now = time.monotonic()
         self.report.times[phase] = round(now - self._phase_begun, 6)
@@ -255,7 +264,7 @@ class _Restore:
 
     def _fetch(self, node: NodeRestore, log: Path) -> None:
         """Criu's images to the work folder, and the files of the job as they were decided."""
-        self._progress.phase("fetch")
+        self._note_phase("fetch")
         make_private(log.parent)
         sizes = {
             name: stream.size for name, stream in self._reader.streams.items() if stream.size is not None
@@ -273,11 +282,12 @@ class _Restore:
         node.prepare(pour, self._request.redirect_to, self._commit.snapshot)
 
     def _pour(self, node: NodeRestore) -> None:
-        self._progress.phase("pages")
+        self._note_phase("pages")
 
         def progress(done: int, total: int) -> None:
             self.report.poured_bytes = total
             self._progress.pages(done, total)
+            self._op.progress(done, total)
 
         self._reader.pour(node.sinks(), threads=self._settings.threads, progress=progress)
 

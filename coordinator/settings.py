@@ -19,6 +19,7 @@ from cw_snapshot.snapshot.dump_options import LOG_LEVEL
 CONFIG_FILE = Path("/etc/cw-snapshot/config.yaml")
 _PREFIX = "CW_SNAPSHOT_"
 _MOST_THREADS = 1024
+_MOST_KEPT = 1_000_000
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|)")
 _UNIT_SECONDS = {"ms": 0.001, "": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -73,6 +74,12 @@ def _parse_threads(text: Any) -> int:
     return int(str(text))
 
 
+def _parse_count(text: Any) -> int:
+    if not str(text).isdecimal() or not 1 <= int(str(text)) <= _MOST_KEPT:
+        raise ValueError(f"{text!r} is not a number from 1 to {_MOST_KEPT}")
+    return int(str(text))
+
+
 def _parse_log_level(text: Any) -> int:
     if str(text) not in ("0", "1", "2", "3", "4"):
         raise ValueError(f"{text!r} is not a level from 0 to 4")
@@ -95,6 +102,10 @@ class Settings:
     """Threads that read, compress and store pages."""
     limit_memory: int | None = None
     """Bytes of buffers of a take; None for a quarter of what is available."""
+    keep_operations: int = 1000
+    """Records of operations that are kept: the newest."""
+    keep_operations_for: timedelta = timedelta(days=180)
+    """Older records of operations are deleted."""
     criu_log_level: int = LOG_LEVEL
     """0 to 4; 4 tells every step and makes pauses longer."""
 
@@ -129,6 +140,8 @@ _PARSERS: dict[str, Callable[[Any], Any]] = {
     "max_pause": parse_duration,
     "threads": _parse_threads,
     "limit_memory": parse_size,
+    "keep_operations": _parse_count,
+    "keep_operations_for": parse_duration,
     "criu_log_level": _parse_log_level,
 }
 

@@ -154,16 +154,19 @@ def take(
         check_identity("snapshot name", request.name)
     details = {
         "root": request.root,
-        "stop": request.stop,
-        "name": request.name,
-        "force": request.force,
+        "options": {
+            "stop": request.stop,
+            "name": request.name,
+            "force": request.force,
+            "collapse": request.collapse,
+        },
         "repository": repository_name(settings),
         "settings": settings.to_json(),
     }
     with (
         exclusive(store.lock_path(request.job), request.job),
         interruptible(),
-        operation(settings.state_dir, "take", request.job, details) as op,
+        operation(settings, "take", request.job, details) as op,
     ):
         taking = _Take(request, repository, settings, progress, op)
         try:
@@ -206,7 +209,7 @@ class _Take:
 
     def run(self) -> TakeReport:
         report = self.report
-        self._progress.phase("preflight")
+        self._note_phase("preflight")
         recover_dead_operations()
         # First: a store that does not answer, or too little memory, must cost the job nothing.
         if self._request.name is not None:
@@ -236,7 +239,7 @@ class _Take:
         expectation = Expectation(self._request.job, self._settings)
         predicted, node = self._predicted_node(expectation, tree)
         if self._request.collapse:
-            self._progress.phase("collapse")
+            self._note_phase("collapse")
             self.report.collapsing = expectation.collapse(tree, predicted)
             # That may have taken long.
             predicted, node = self._predicted_node(expectation, trees.find(self._request.root))
@@ -265,7 +268,7 @@ class _Take:
         return predicted, node
 
     def _pause(self, node: NodeTake) -> None:
-        self._progress.phase("pause")
+        self._note_phase("pause")
         try:
             node.open()
             node.stop()
@@ -286,11 +289,19 @@ class _Take:
             self._repository,
             broker,
             self._settings,
-            lambda stats: self._progress.pages(stats, self._total),
+            self._note_pages,
         )
 
+    def _note_phase(self, name: str) -> None:
+        self._progress.phase(name)
+        self._op.phase(name)
+
+    def _note_pages(self, stats: WriteStats) -> None:
+        self._progress.pages(stats, self._total)
+        self._op.progress(stats.seen_bytes, self._total)
+
     def _store(self, node: NodeTake, writer: TreeWriter) -> ManifestRef:
-        self._progress.phase("pages")
+        self._note_phase("pages")
         manifest = store_tree(node, writer, self._settings.threads, self._set_total)
         self.report.stats = writer.stats
         self.report.extra_memory_bytes = node.extra_memory_bytes
@@ -305,7 +316,7 @@ class _Take:
         self.report.durable_seconds = now - self._begun
 
     def _commit(self, manifest: ManifestRef) -> Commit:
-        self._progress.phase("commit")
+        self._note_phase("commit")
         record = self._request.record
         self._note_time()  # all but the commit itself
         report = self.report.to_json()

@@ -25,7 +25,7 @@ def test_an_error_names_its_fix(run: Run) -> None:
 def test_errors_as_json(run: Run) -> None:
     document = run("wait", "nobody", "--json").json
     assert document["schema"] == "cw-snapshot/error/1"
-    assert (document["code"], document["exit_code"]) == ("job-not-found", 6)
+    assert (document["code"], document["exit_code"]) == ("nothing-to-wait-for", 6)
     assert document["fix"]
 
 

@@ -10,13 +10,14 @@ import pytest
 from cw_snapshot.coordinator import report_bundle
 from cw_snapshot.coordinator.jobs import JobRecord
 from cw_snapshot.coordinator.operations import operation
+from cw_snapshot.coordinator.settings import Settings
 from tests.cli.conftest import Run
 
 
 @pytest.fixture
 def operation_id(state: Path, ended_job: JobRecord, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setattr(report_bundle, "all_checks", list)
-    with operation(state, "take", ended_job.id, {"note": "TOKEN=Hunter2Hunter2"}) as op:
+    with operation(Settings(state_dir=state), "take", ended_job.id, {"note": "TOKEN=Hunter2Hunter2"}) as op:
         pass
     return op.id
 

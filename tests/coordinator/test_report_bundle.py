@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from cw_snapshot.coordinator import report_bundle
-from cw_snapshot.coordinator.operations import OperationNotFoundError, find_operation, operation, standing
+from cw_snapshot.coordinator.operation_records import OperationNotFoundError, find_operation, standing
+from cw_snapshot.coordinator.operations import operation
 from cw_snapshot.coordinator.redaction import HIDDEN
 from cw_snapshot.coordinator.report_bundle import (
     Bundle,
@@ -39,7 +40,7 @@ def settings(state: Path) -> Settings:
 
 
 def failed(state: Path, job: str = "job", **details: Any) -> Path:
-    with pytest.raises(UsageError), operation(state, "take", job, details) as op:
+    with pytest.raises(UsageError), operation(Settings(state_dir=state), "take", job, details) as op:
         op.result = {"findings": [{"code": "x"}]}
         raise UsageError(what=f"could not open https://u:{PLANTED}@host")
     return op.folder
@@ -94,7 +95,7 @@ def test_links_and_pipes_are_not_followed(tmp_path: Path) -> None:
 
 def test_an_operation_under_way_and_one_that_died(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(work_folder, "PARENT", tmp_path)
-    with operation(tmp_path, "take", "job", {}) as op:
+    with operation(Settings(state_dir=tmp_path), "take", "job", {}) as op:
         images = tmp_path / f"cw-snapshot.{op.id}" / "images"
         images.mkdir(parents=True)
         (images / "dump.log").write_text("under way\n")

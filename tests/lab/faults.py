@@ -34,6 +34,7 @@ from cw_snapshot.coordinator.conduct import Conductor
 from cw_snapshot.coordinator.node_links import Arrived, NodeLinks
 from cw_snapshot.coordinator.node_restore import RestoreWork
 from cw_snapshot.coordinator.node_take import TakeWork
+from cw_snapshot.coordinator.wire import agent_pb2 as wire
 from cw_snapshot.lab.plan import MANAGEMENT
 from cw_snapshot.snapshot.launch import host_pid
 from cw_snapshot.snapshot.procfs import ProcessGoneError
@@ -111,7 +112,8 @@ def arrange_command(victim: str, side: str, phase: str) -> None:
         tell(links, what)
 
     def handled(conductor: Conductor, arrived: Arrived) -> Phase | None:
-        if side == "after" and getattr(arrived.what, "phase", "") == phase and not struck:
+        voted = isinstance(arrived.what, wire.Vote) and arrived.what.phase == phase
+        if side == "after" and voted and not struck:
             struck.append(phase)  # the votes of the other nodes come later
             os.kill(os.getpid(), number)
         return handle(conductor, arrived)
