@@ -21,6 +21,7 @@ import grpc
 
 from cw_snapshot.coordinator import interfaces
 from cw_snapshot.coordinator.epochs import Epochs
+from cw_snapshot.coordinator.job_logs import read_log
 from cw_snapshot.coordinator.jobs import (
     JobNotFoundError,
     JobState,
@@ -40,7 +41,6 @@ from cw_snapshot.coordinator.wire.frames import Frames
 from cw_snapshot.errors import CwError, ExitCode
 from cw_snapshot.snapshot import old_addresses, procfs
 
-PROTOCOL = 1
 _THREADS = 32
 """Calls that an agent answers at once; an operation takes one for its whole life."""
 _WORKER = ("-I", "-m", "cw_snapshot.coordinator.node_worker")
@@ -78,6 +78,15 @@ class OldEpochError(CwError):
     exit_code = ExitCode.REFUSED
 
 
+class NewerProtocolError(CwError):
+    """The coordinator speaks protocol {wanted}, the agent on {node} (cw-snapshot {version}) only {known}.
+
+    Fix: install the same version of cw-snapshot on all nodes, and start the agents again.
+    """
+
+    exit_code = ExitCode.REFUSED
+
+
 class WorkerDiedError(CwError):
     """The process that did the operation on this node died ({how}); its guard puts the node right.
 
@@ -102,7 +111,7 @@ class Agent:
 
     def describe(self, request: wire.DescribeRequest) -> wire.NodeFacts:
         return wire.NodeFacts(
-            protocol=PROTOCOL,
+            protocol=service.PROTOCOL,
             version=version("cw-snapshot"),
             node=self._node,
             boot_id=procfs.boot_id(),
@@ -133,6 +142,11 @@ class Agent:
             return _facts(self._store(request.tree).find(request.job))
         except JobNotFoundError:
             return wire.JobFacts(state=wire.JobFacts.UNKNOWN)
+
+    def log(self, request: wire.LogQuery) -> wire.LogBlock:
+        tail = request.tail_lines if request.HasField("tail_lines") else None
+        block = read_log(self._store(request.tree), request.job, request.offset, tail)
+        return wire.LogBlock(data=block.data, offset=block.offset, ended=block.ended, path=block.path)
 
     def end(self, request: wire.EndRequest) -> wire.JobFacts:
         grace = timedelta(seconds=request.grace_seconds)
@@ -171,6 +185,13 @@ class Agent:
             _check_caller(context)
             first = next(messages)
             begin = first.begin
+            if begin.protocol > service.PROTOCOL:
+                raise NewerProtocolError(
+                    wanted=begin.protocol,
+                    known=service.PROTOCOL,
+                    node=self._node,
+                    version=version("cw-snapshot"),
+                )
             self.forget_old_addresses()
             tree = f"{begin.job}/{begin.tree}"
             if not self._epochs.begin(tree, begin.epoch):

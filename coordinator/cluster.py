@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import grpc
 
+from cw_snapshot.coordinator.job_logs import LogBlock
 from cw_snapshot.coordinator.tls import Identity
 from cw_snapshot.coordinator.wire import agent_pb2 as wire
 from cw_snapshot.coordinator.wire import remote_errors, service
@@ -26,7 +27,7 @@ CALL = timedelta(seconds=10)
 class ClusterFileError(CwError):
     """The cluster file {path} can't be used: {why}
 
-    Fix: `cw-snapshot lab up` writes one for a lab; docs/agents.md tells its form.
+    Fix: `cw-snapshot lab up` writes one for a lab; docs/nodes.md tells its form.
     """
 
     exit_code = ExitCode.USAGE
@@ -122,6 +123,12 @@ class AgentClient:
     def job(self, job: str, tree: int) -> wire.JobFacts:
         facts: wire.JobFacts = self._call("Job", wire.JobQuery(job=job, tree=tree), CALL)
         return facts
+
+    def log(self, job: str, tree: int, offset: int, tail: int | None) -> LogBlock:
+        """:param tail: from the beginning of the last so many lines; None for `offset`."""
+        request = wire.LogQuery(job=job, tree=tree, offset=offset, tail_lines=tail)
+        found: wire.LogBlock = self._call("Log", request, CALL)
+        return LogBlock(found.data, found.offset, found.ended, found.path)
 
     def end(self, job: str, tree: int, grace: timedelta, incarnation: int = 0) -> wire.JobFacts:
         """:param incarnation: that may be ended; 0 for whichever there is."""

@@ -26,6 +26,7 @@ from cw_snapshot.coordinator.settings import Settings
 from cw_snapshot.coordinator.signals import InterruptedBySignalError, ignore_signals, interruptible
 from cw_snapshot.coordinator.state import exclusive
 from cw_snapshot.coordinator.wire import agent_pb2 as wire
+from cw_snapshot.coordinator.wire import service
 from cw_snapshot.errors import CwError, ExitCode
 from cw_snapshot.snapshot.file_rules import FilePolicy
 from cw_snapshot.storage.broker import LocalBroker
@@ -287,6 +288,7 @@ class _Restore:
         redirect = self._request.redirect_to
         return wire.Begin(
             epoch=epoch,
+            protocol=service.PROTOCOL,
             operation=operation,
             job=self._commit.job,
             repository=self._url,

@@ -25,6 +25,7 @@ from cw_snapshot.coordinator.signals import InterruptedBySignalError, ignore_sig
 from cw_snapshot.coordinator.state import exclusive
 from cw_snapshot.coordinator.take import SnapshotLostError, TakeAbortedError
 from cw_snapshot.coordinator.wire import agent_pb2 as wire
+from cw_snapshot.coordinator.wire import service
 from cw_snapshot.errors import CwError, ExitCode
 from cw_snapshot.storage.broker import LocalBroker
 from cw_snapshot.storage.commit import NodeManifest
@@ -121,6 +122,7 @@ def _take(
     begins = {
         member: wire.Begin(
             epoch=epoch,
+            protocol=service.PROTOCOL,
             operation=op.id,
             job=job.id,
             repository=url,

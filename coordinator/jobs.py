@@ -6,7 +6,7 @@ import os
 import re
 import signal
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -37,15 +37,6 @@ class JobNotFoundError(CwError):
     """There is no job {job!r} on this node.
 
     Fix: `cw-snapshot ps --all` lists them.
-    """
-
-    exit_code = ExitCode.NOT_FOUND
-
-
-class LogGoneError(CwError):
-    """The log {path} of job {job} does not exist.
-
-    Fix: it was moved or deleted; while the job runs, /proc/PID/fd/1 of its processes is that file.
     """
 
     exit_code = ExitCode.NOT_FOUND
@@ -308,19 +299,6 @@ def kill_root(record: JobRecord) -> None:
     """SIGKILL the job root; cw-init writes its status and ends the rest."""
     with suppress(ProcessLookupError, procfs.ProcessGoneError):
         os.kill(record.root_pid, signal.SIGKILL)
-
-
-def follow(path: Path, store: JobStore, job: str, poll: timedelta) -> Iterator[bytes]:
-    """The bytes of a job's log as they come, until the job has ended."""
-    with path.open("rb") as file:
-        while True:
-            running = store.find(job).state is JobState.RUNNING
-            if block := file.read(1 << 16):
-                yield block
-            elif not running:
-                return
-            else:
-                time.sleep(poll.total_seconds())
 
 
 def to_json(view: JobView) -> dict[str, Any]:

@@ -107,6 +107,30 @@ class JobFacts(_message.Message):
     log: str
     def __init__(self, state: _Optional[_Union[JobFacts.State, str]] = ..., incarnation: _Optional[int] = ..., pid: _Optional[int] = ..., exit_code: _Optional[int] = ..., signal: _Optional[int] = ..., log: _Optional[str] = ...) -> None: ...
 
+class LogQuery(_message.Message):
+    __slots__ = ("job", "tree", "offset", "tail_lines")
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    TREE_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    TAIL_LINES_FIELD_NUMBER: _ClassVar[int]
+    job: str
+    tree: int
+    offset: int
+    tail_lines: int
+    def __init__(self, job: _Optional[str] = ..., tree: _Optional[int] = ..., offset: _Optional[int] = ..., tail_lines: _Optional[int] = ...) -> None: ...
+
+class LogBlock(_message.Message):
+    __slots__ = ("data", "offset", "ended", "path")
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    ENDED_FIELD_NUMBER: _ClassVar[int]
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    data: bytes
+    offset: int
+    ended: bool
+    path: str
+    def __init__(self, data: _Optional[bytes] = ..., offset: _Optional[int] = ..., ended: bool = ..., path: _Optional[str] = ...) -> None: ...
+
 class EndRequest(_message.Message):
     __slots__ = ("job", "grace_seconds", "tree", "incarnation")
     JOB_FIELD_NUMBER: _ClassVar[int]
@@ -142,7 +166,7 @@ class FromNode(_message.Message):
     def __init__(self, vote: _Optional[_Union[Vote, _Mapping]] = ..., claim: _Optional[_Union[Claim, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ...) -> None: ...
 
 class Begin(_message.Message):
-    __slots__ = ("epoch", "operation", "job", "repository", "pause_limit_seconds", "take", "restore", "tree")
+    __slots__ = ("epoch", "operation", "job", "repository", "pause_limit_seconds", "take", "restore", "tree", "protocol")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     OPERATION_FIELD_NUMBER: _ClassVar[int]
     JOB_FIELD_NUMBER: _ClassVar[int]
@@ -151,6 +175,7 @@ class Begin(_message.Message):
     TAKE_FIELD_NUMBER: _ClassVar[int]
     RESTORE_FIELD_NUMBER: _ClassVar[int]
     TREE_FIELD_NUMBER: _ClassVar[int]
+    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     operation: str
     job: str
@@ -159,7 +184,8 @@ class Begin(_message.Message):
     take: BeginTake
     restore: BeginRestore
     tree: int
-    def __init__(self, epoch: _Optional[int] = ..., operation: _Optional[str] = ..., job: _Optional[str] = ..., repository: _Optional[str] = ..., pause_limit_seconds: _Optional[float] = ..., take: _Optional[_Union[BeginTake, _Mapping]] = ..., restore: _Optional[_Union[BeginRestore, _Mapping]] = ..., tree: _Optional[int] = ...) -> None: ...
+    protocol: int
+    def __init__(self, epoch: _Optional[int] = ..., operation: _Optional[str] = ..., job: _Optional[str] = ..., repository: _Optional[str] = ..., pause_limit_seconds: _Optional[float] = ..., take: _Optional[_Union[BeginTake, _Mapping]] = ..., restore: _Optional[_Union[BeginRestore, _Mapping]] = ..., tree: _Optional[int] = ..., protocol: _Optional[int] = ...) -> None: ...
 
 class BeginTake(_message.Message):
     __slots__ = ("root", "stop", "force")

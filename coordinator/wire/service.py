@@ -13,6 +13,8 @@ import grpc
 from cw_snapshot.coordinator.wire import agent_pb2 as wire
 
 SERVICE = "cw_snapshot.v1.Agent"
+PROTOCOL = 1
+"""Of `agent.proto`; its head says when it grows."""
 KEEPALIVE = (
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 5_000),
@@ -32,6 +34,7 @@ _UNARY: dict[str, tuple[Any, Any]] = {
     "Describe": (wire.DescribeRequest, wire.NodeFacts),
     "Start": (wire.StartRequest, wire.JobFacts),
     "Job": (wire.JobQuery, wire.JobFacts),
+    "Log": (wire.LogQuery, wire.LogBlock),
     "End": (wire.EndRequest, wire.JobFacts),
 }
 
@@ -42,6 +45,7 @@ class Servicer(Protocol):
     def describe(self, request: wire.DescribeRequest) -> wire.NodeFacts: ...
     def start(self, request: wire.StartRequest) -> wire.JobFacts: ...
     def job(self, request: wire.JobQuery) -> wire.JobFacts: ...
+    def log(self, request: wire.LogQuery) -> wire.LogBlock: ...
     def end(self, request: wire.EndRequest) -> wire.JobFacts: ...
     def operate(
         self, messages: Iterator[wire.ToNode], context: grpc.ServicerContext

@@ -12,6 +12,8 @@ def test_logs(run: Run, ended_job: JobRecord) -> None:
     assert run("logs", "done").out == "first\nlast\n"
     assert run("logs", "-f", "done").out == "first\nlast\n"
     assert run("logs", "done", "--json").json["output"] == "first\nlast\n"
+    assert run("logs", "done", "--tail", "1").out == "last\n"
+    assert run("logs", "done", "--node", "n1").code == 2
 
 
 def test_a_log_that_is_gone(run: Run, ended_job: JobRecord) -> None:

@@ -3,9 +3,10 @@
 Run as `python faults.py agent FAULTS WORDS...` it is the agent, and as `python faults.py worker FAULTS FD
 NODE` a worker of it. FAULTS is a file: empty, or one fault for the next operation as
 `NODE VICTIM SIDE PHASE`.
-`python faults.py command VICTIM SIDE PHASE WORDS...` is a command of the coordinator that is killed or
-stopped (`kill`, `hang`) before a phase is told or when the first node has done it; or before or after
-`commit`. `late=PID:SECONDS` stops that process, an agent, for so long before the phase is told.
+`python faults.py command VICTIM SIDE PHASE WORDS...` is a command of the coordinator that is killed,
+stopped or asked to end (`kill`, `hang`, `term`), or waits so long (`wait=SECONDS`), before a phase is told or
+when the first node has done it; or before or after `commit`. `late=PID:SECONDS` stops that process, an
+agent, for so long before the phase is told.
 
 - VICTIM: `worker`, `agent`, `guard`, `criu` or `all` but criu is killed, `hang` stops the worker,
   `agent-hang` the agent, and `cut` takes the node's management NIC down;
@@ -22,6 +23,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -96,34 +98,52 @@ def arrange(kind: type[Any], faults: Path, node: str) -> None:
     kind.do = do
 
 
-def arrange_command(victim: str, side: str, phase: str) -> None:
-    """Kill or stop the coordinator at its moment."""
+COMMANDS = ("kill", "term", "wait", "late")
+"""What happens to the command of an operation, not to a node; `hang` may be either."""
+
+
+def _strike_command(victim: str) -> None:
     name, _, which = victim.partition("=")
-    pid, _, seconds = which.partition(":")
-    number = {"kill": signal.SIGKILL, "hang": signal.SIGSTOP, "late": signal.SIGSTOP}[name]
+    match name:
+        case "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        case "hang":
+            os.kill(os.getpid(), signal.SIGSTOP)
+        case "term":
+            os.kill(os.getpid(), signal.SIGTERM)
+        case "wait":
+            time.sleep(float(which))
+        case "late":
+            pid, _, seconds = which.partition(":")
+            os.kill(int(pid), signal.SIGSTOP)
+            threading.Timer(float(seconds), os.kill, [int(pid), signal.SIGCONT]).start()
+        case _:
+            raise AssertionError(victim)
+
+
+def arrange_command(victim: str, side: str, phase: str) -> None:
+    """Have something happen to the coordinator at its moment."""
     struck: list[str] = []
     tell, handle, commit = NodeLinks.tell, Conductor._handle, Repository.commit
 
     def told(links: NodeLinks, what: Phase) -> None:
         if (side, phase) == ("before", what.value):
-            os.kill(int(pid or os.getpid()), number)
-            if pid:
-                threading.Timer(float(seconds), os.kill, [int(pid), signal.SIGCONT]).start()
+            _strike_command(victim)
         tell(links, what)
 
     def handled(conductor: Conductor, arrived: Arrived) -> Phase | None:
         voted = isinstance(arrived.what, wire.Vote) and arrived.what.phase == phase
         if side == "after" and voted and not struck:
             struck.append(phase)  # the votes of the other nodes come later
-            os.kill(os.getpid(), number)
+            _strike_command(victim)
         return handle(conductor, arrived)
 
     def committed(repository: Repository, **words: Any) -> Any:
         if (side, phase) == ("before", "commit"):
-            os.kill(os.getpid(), number)
+            _strike_command(victim)
         result = commit(repository, **words)
         if (side, phase) == ("after", "commit"):
-            os.kill(os.getpid(), number)
+            _strike_command(victim)
         return result
 
     NodeLinks.tell, Conductor._handle, Repository.commit = told, handled, committed  # type: ignore

@@ -16,6 +16,7 @@ from cw_snapshot.coordinator.cluster import AgentClient, Cluster, ClusterFileErr
 from cw_snapshot.coordinator.tls import Identity
 from cw_snapshot.coordinator.wire import agent_pb2 as wire
 from cw_snapshot.coordinator.wire import service
+from cw_snapshot.coordinator.wire.remote_errors import RemoteError
 from cw_snapshot.lab import agents, certificates, labs
 from cw_snapshot.lab.labs import Lab
 from tests.engine import eventually
@@ -121,3 +122,14 @@ def test_a_cluster_file_that_is_none(tmp_path: Path, text: str) -> None:
         Cluster.load(path)
     with pytest.raises(ClusterFileError):
         Cluster.load(tmp_path / "missing")
+
+
+def test_an_operation_of_a_newer_coordinator_is_refused(make_lab: MakeLab) -> None:
+    begin = wire.Begin(epoch=1, operation="op", job="j", protocol=service.PROTOCOL + 1)
+    with Cluster.load(make_lab(nodes=1, nics=1).cluster_file).connect(["n1"]) as clients:
+        with pytest.raises(grpc.RpcError) as failed:
+            list(clients["n1"].operate(iter([wire.ToNode(begin=begin)])))
+        error = clients["n1"].told(failed.value)
+    assert isinstance(error, RemoteError)
+    assert (error.code, error.exit_code) == ("newer-protocol", 3)
+    assert "install the same version" in error.fix
