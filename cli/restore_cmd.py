@@ -12,7 +12,7 @@ from cw_snapshot.cli.progress import RestoreDisplay
 from cw_snapshot.cli.tables import printable, size_text
 from cw_snapshot.coordinator.cluster_restore import ClusterRestoreRequest
 from cw_snapshot.coordinator.restore import RestoreReport, RestoreRequest, restore
-from cw_snapshot.errors import ExitCode
+from cw_snapshot.errors import ExitCode, UsageError
 from cw_snapshot.snapshot.file_rules import Act, FilePolicy
 from cw_snapshot.storage.repository import Repository
 
@@ -119,6 +119,8 @@ def restore_command(
     """
     store, repository = context.store(), context.repository()
     policy, folder = files or (FilePolicy.REFUSE, None)
+    if nodes is None and assume_dead:
+        raise UsageError(what="--assume-dead is about the nodes of a cluster; give --nodes too")
     if nodes is not None:
         _on_nodes(
             context,

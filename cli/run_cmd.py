@@ -84,7 +84,9 @@ def run_command(
         folder=absolute(Path()),
     )
     if nodes is not None:
-        return _on_nodes(context, request, nodes.split(","), interface)
+        return _on_nodes(context, request, nodes.split(","), interface, wait_for_end=wait_for_end)
+    if interface is not None:
+        raise UsageError(what="--interface chooses among those of --nodes; give both")
     record = start_job(store, request, caller_environment())
     document = {"job": record.id, "incarnation": record.incarnation, "pid": record.init, "log": record.log}
     started = f"{record.id} runs below pid {record.init}, log {record.log}"
@@ -100,11 +102,27 @@ def run_command(
     return int(ExitCode.INTERNAL) if view.state is JobState.LOST else view.exit_code or 0
 
 
-def _on_nodes(context: Context, request: StartRequest, nodes: list[str], interface: str | None) -> int:
-    from cw_snapshot.coordinator import cluster_jobs
+def _on_nodes(
+    context: Context,
+    request: StartRequest,
+    nodes: list[str],
+    interface: str | None,
+    *,
+    wait_for_end: bool,
+) -> int:
+    from cw_snapshot.coordinator import cluster_jobs, cluster_wait
 
+    cluster = context.cluster()
     jobs = cluster_jobs.ClusterJobs(context.settings.state_dir)
-    job = cluster_jobs.start(context.cluster(), jobs, request, nodes, caller_environment(), interface)
+    job = cluster_jobs.start(cluster, jobs, request, nodes, caller_environment(), interface)
     document = {"job": job.id, "incarnation": job.incarnation, "nodes": job.nodes}
     context.emit("run", document, lambda: click.echo(f"{job.id} runs on {', '.join(job.nodes)}"))
-    return 0
+    if not wait_for_end:
+        return 0
+    try:
+        ended = cluster_wait.wait(context.settings.state_dir, job, cluster, note)
+    except KeyboardInterrupt:
+        note(f"interrupted; job {job.id} runs on")
+        return int(ExitCode.ABORTED)
+    note(f"{job.id} has ended on all its nodes")
+    return ended.exit_code

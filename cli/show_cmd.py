@@ -12,10 +12,8 @@ from cw_snapshot.cli.list_cmd import describe
 from cw_snapshot.cli.tables import cut, printable, size_text
 from cw_snapshot.cli.take_report import compared_lines
 from cw_snapshot.coordinator.redaction import Redactor
-from cw_snapshot.coordinator.tree_document import tree_document
+from cw_snapshot.coordinator.tree_document import tree_documents
 from cw_snapshot.errors import ExitCode
-from cw_snapshot.storage.manifest import ManifestRef
-from cw_snapshot.storage.reader import TreeReader
 
 _LONGEST_COMMAND = 100
 
@@ -74,10 +72,7 @@ def show_command(context: Context, environment: bool, secrets: bool, snapshot: s
     """
     repository = context.repository()
     commit = repository.read_commit(repository.find(snapshot))
-    trees = {}
-    for node in commit.nodes:
-        reader = TreeReader(repository, ManifestRef(node.digest, node.size, None))
-        trees[node.node] = tree_document(reader, None if secrets else Redactor())
+    trees = tree_documents(repository, commit, None if secrets else Redactor())
 
     def text() -> None:
         click.echo(f"{commit.snapshot} of job {commit.job}, incarnation {commit.incarnation}")

@@ -81,6 +81,10 @@ def take_command(
     if pid is not None:
         name_of_job, root, record = job or f"pid-{pid}", pid, None
     elif job is not None and (known := ClusterJobs(context.settings.state_dir).find(job)) is not None:
+        if plan or collapse:
+            raise UsageError(
+                what=f"job {job} runs on several nodes; --plan and --collapse are for jobs on one node yet"
+            )
         return _on_nodes(context, known, stop=stop_job, name=name, force=force)
     elif job is not None:
         record = store.running(job)

@@ -30,14 +30,12 @@ from cw_snapshot.coordinator.operation_records import (
 from cw_snapshot.coordinator.operations import open_log
 from cw_snapshot.coordinator.redaction import HIDDEN, Redactor
 from cw_snapshot.coordinator.settings import Settings
-from cw_snapshot.coordinator.tree_document import tree_document
+from cw_snapshot.coordinator.tree_document import tree_documents
 from cw_snapshot.errors import CwError, ExitCode
 from cw_snapshot.snapshot import describe, machine_facts, procfs
 from cw_snapshot.snapshot import tree as trees
 from cw_snapshot.snapshot.machine_checks import all_checks
 from cw_snapshot.snapshot.work_folder import work_folder_of
-from cw_snapshot.storage.manifest import ManifestRef
-from cw_snapshot.storage.reader import TreeReader
 from cw_snapshot.storage.repository import Repository
 
 LOG_MOST = 8 << 20
@@ -189,10 +187,7 @@ class _Report:
         if self._snapshot() and self._settings.repository:
             repository = Repository.open(self._settings.repository)
             commit = repository.read_commit(repository.find(self._snapshot()))
-            readers = (
-                (n.node, TreeReader(repository, ManifestRef(n.digest, n.size, None))) for n in commit.nodes
-            )
-            nodes = {node: tree_document(reader, None) for node, reader in readers}
+            nodes = tree_documents(repository, commit, None)
             return {"of": f"the snapshot {self._snapshot()}", "trees": nodes}
         root = (
             self._record.get("root")

@@ -6,11 +6,23 @@ from typing import Any
 
 import numpy as np
 
+from cw_snapshot.coordinator.placement import member_names
 from cw_snapshot.coordinator.redaction import Redactor
-from cw_snapshot.storage.manifest import ZERO, Stream
+from cw_snapshot.storage.commit import Commit
+from cw_snapshot.storage.manifest import ZERO, ManifestRef, Stream
 from cw_snapshot.storage.reader import TreeReader
+from cw_snapshot.storage.repository import Repository
 
 _PAGE = 4096
+
+
+def tree_documents(repository: Repository, commit: Commit, redactor: Redactor | None) -> dict[str, Any]:
+    """Every tree of a snapshot, by its node's name; with its number where a node had several."""
+    names = member_names([node.node for node in commit.nodes])
+    return {
+        name: tree_document(TreeReader(repository, ManifestRef(node.digest, node.size, None)), redactor)
+        for name, node in zip(names, commit.nodes, strict=True)
+    }
 
 
 def memory_of(stream: Stream | None) -> dict[str, int]:

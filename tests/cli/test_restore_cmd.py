@@ -8,6 +8,7 @@ import pytest
 
 from cw_snapshot.cli.restore_cmd import join_redirect, parse_files
 from cw_snapshot.snapshot.file_rules import FilePolicy
+from tests.cli.conftest import Run
 
 
 def test_join() -> None:
@@ -25,3 +26,7 @@ def test_parse() -> None:
 def test_nonsense(text: str) -> None:
     with pytest.raises(ValueError, match=text.partition("=")[0]):
         parse_files(text)
+
+
+def test_dead_nodes_are_those_of_a_cluster(run: Run, snapshot: str) -> None:
+    assert run("restore", snapshot, "--assume-dead", "n1").code == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
@@ -9,6 +10,11 @@ import pytest
 from cw_snapshot.cli.show_cmd import _print_tree
 from cw_snapshot.coordinator.redaction import Redactor
 from cw_snapshot.coordinator.tree_document import tree_document
+from cw_snapshot.storage.broker import LocalBroker
+from cw_snapshot.storage.commit import NodeManifest
+from cw_snapshot.storage.repository import Repository
+from cw_snapshot.storage.writer import TreeWriter
+from tests.cli.conftest import Run
 
 
 def test_names_of_a_job_do_not_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
@@ -47,3 +53,23 @@ def test_secrets_are_hidden_unless_asked_for() -> None:
     (process,) = tree_document(reader, None)["processes"]
     assert process["cmdline"] == ["train", "--token", "abc"]
     assert process["environment"] == ["KEY=abc"]
+
+
+def test_two_trees_of_one_node(run: Run, repository: Path) -> None:
+    run("repo", "init")
+    opened = Repository.open(str(repository))
+    manifests = []
+    for cmdline in ("one", "two"):
+        with TreeWriter(opened, LocalBroker(opened.load_index()), threads=1, memory=128 << 20) as writer:
+            process = {"pid": 1, "parent": 0, "cmdline": [cmdline], "environment": []}
+            fields = {key: [] for key in ("files", "directories", "sockets", "stdio")}
+            manifests.append(
+                writer.finish({"processes": [process], "platform": {"kernel": "6", "criu": "4"}, **fields})
+            )
+    nodes = [NodeManifest("node1", manifest.digest, manifest.size) for manifest in manifests]
+    opened.commit(job="llama", incarnation=0, nodes=nodes, indexes=[], name="two", summary={})
+    trees = run("show", "two", "--json").json["trees"]
+    assert {name: tree["processes"][0]["cmdline"] for name, tree in trees.items()} == {
+        "node1#0": ["one"],
+        "node1#1": ["two"],
+    }

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import fields, replace
+from pathlib import Path
 
 import pytest
 
 from cw_snapshot.cli.take_cmd import pause_warning
 from cw_snapshot.cli.take_report import print_plan, print_report
+from cw_snapshot.coordinator.cluster_jobs import ClusterJob, ClusterJobs
 from cw_snapshot.coordinator.jobs import JobRecord
 from cw_snapshot.coordinator.take_report import Collapsing, TakeReport
 from cw_snapshot.snapshot.collapse import Collapse
@@ -99,3 +101,12 @@ def test_of_a_job_that_has_ended(run: Run, ended_job: JobRecord) -> None:
     done = run("take", "done")
     assert done.code == 6
     assert "done" in done.err
+
+
+def test_what_is_for_one_node(run: Run, state: Path) -> None:
+    job = ClusterJob("llama", 0, ["n1", "n2"], ["train"], "2026-01-02T03:04:05+00:00")
+    ClusterJobs(state).save(job)
+    for option in ("--plan", "--collapse"):
+        done = run("take", "llama", option)
+        assert done.code == 2
+        assert "several nodes" in done.err
