@@ -157,6 +157,7 @@ class RestoreWork:
 
     def _pages(self) -> dict[str, Any]:
         node, reader = self._restoring
+        node.unlock()  # every tree has its sockets
         poured = 0
 
         def progress(done: int, total: int) -> None:

@@ -53,7 +53,8 @@ class Placement:
 
     trees: list[Placed]
     peers: dict[str, str]
-    """Every old address, and where it leads now: to the tree of the lowest number that had it."""
+    """Every old address, and where it leads now: to the tree of the lowest number that had it. Those of the
+    allocations before among them."""
     endpoints: dict[str, str] = field(default_factory=dict)
     """ADDRESS:PORT, and the address now, where an old address was several trees' that were parted."""
     former: dict[str, str] = field(default_factory=dict)
@@ -106,6 +107,15 @@ def place(
             host, _, port = socket["local"].rpartition(":")
             if host in tree.own and tree.own[host] != peers[host]:
                 endpoints[f"{host}:{port}"] = tree.own[host]
+    # A connection that was led there by a table of the last restore still has the address that was dialled.
+    for address, then in (former or {}).items():
+        if address not in peers and then in peers:
+            peers[address] = peers[then]
+            endpoints |= {
+                f"{address}:{endpoint.rpartition(':')[2]}": now
+                for endpoint, now in endpoints.items()
+                if endpoint.rpartition(":")[0] == then
+            }
     now_used = {a for node in nodes for addresses in interfaces[node].values() for a in addresses}
     leads = {**{a: peers.get(then, then) for a, then in (former or {}).items()}, **peers}
     placement = Placement(placed, peers, endpoints, {a: now for a, now in leads.items() if a not in now_used})

@@ -226,6 +226,7 @@ class _Restore:
             self._done("fetch")
             self._note_phase("skeleton")
             node.skeleton()
+            node.unlock()
             self._done("skeleton")
             self._pour(node)
             self._done("pages")

@@ -159,7 +159,8 @@ def check_nftables() -> Finding:
     if nft is None:
         return _warn(
             "nftables",
-            "the nft program is missing: tables left by a dead criu can't be found and removed",
+            "the nft program is missing: jobs with TCP connections can't be restored, and tables left by a "
+            "dead criu can't be found and removed",
             fix="apt-get install nftables",
         )
     done = subprocess.run(

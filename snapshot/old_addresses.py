@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 from cw_snapshot.errors import CwError, ExitCode
+from cw_snapshot.snapshot import nft
 
 
 class TranslationFailedError(CwError):
@@ -71,13 +72,9 @@ def install(name: str, leads: Mapping[str, str]) -> None:
     :raises TranslationFailedError: it was not made; nothing changed.
     """
     try:
-        done = subprocess.run(
-            ["nft", "-f", "-"], input=rules(name, leads), capture_output=True, text=True, check=False
-        )
-    except OSError as error:
-        raise TranslationFailedError(why=error.strerror) from error
-    if done.returncode:
-        raise TranslationFailedError(why=done.stderr.strip())
+        nft.apply(rules(name, leads))
+    except nft.NftError as error:
+        raise TranslationFailedError(why=error) from error
 
 
 def remove(name: str) -> None:

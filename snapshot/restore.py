@@ -2,7 +2,8 @@
 
     plan      refuse with reasons before anything is made
     prepare   images into a folder, files of the job put right
-    skeleton  criu rebuilds the tree below a fresh cw-init and waits in post-restore
+    skeleton  criu rebuilds the tree below a fresh cw-init and waits in post-restore; no connection sends
+    unlock    they may speak: the other ends exist
     sinks     where the pages go, while criu holds every task
     go        criu lets go, the tasks come back stopped, SIGCONT
 
@@ -25,7 +26,16 @@ from pathlib import Path
 from typing import Any
 
 from cw_snapshot.errors import CwError, ExitCode
-from cw_snapshot.snapshot import family_images, ghosts, images, listening, platform_facts, procfs, tree
+from cw_snapshot.snapshot import (
+    family_images,
+    ghosts,
+    images,
+    listening,
+    network_lock,
+    platform_facts,
+    procfs,
+    tree,
+)
 from cw_snapshot.snapshot.addresses import AddressMap, rewrite
 from cw_snapshot.snapshot.criu_binary import Criu
 from cw_snapshot.snapshot.criu_session import CriuSession, RestoringCriuDiedError
@@ -145,6 +155,7 @@ class NodeRestore:
         self._log_level = log_level
         self._guard: Guard | None = None
         self._went = False
+        self._locked = False
         self._status = status
         self._files = [FileRecord.from_json(record) for record in metadata["files"]]
         self._decisions: list[Decision] = []
@@ -218,6 +229,8 @@ class NodeRestore:
         guard = self._guard
         assert guard is not None, "image_sinks() comes first"
         guard.table(images.run_id(self._images))
+        self._locked = True
+        network_lock.lock(self._images)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             self.launched = launch_restorer(
@@ -244,6 +257,12 @@ class NodeRestore:
             options.inherit_fd.add(key=pipe, fd=OFFERED_STDIO + fd)
         self._session.request("RESTORE", options)
         self._session.until("post-restore", self._limits.skeleton)
+
+    def unlock(self) -> None:
+        """Let the connections speak. Called when the other ends exist, and at once, for as long as they are
+        silent the kernel waits longer and longer before it sends again."""
+        network_lock.unlock(self._images)
+        self._locked = False
 
     def sinks(self) -> dict[str, ProcessSink]:
         """Where the pages of each process go, by stream name."""
@@ -311,6 +330,9 @@ class NodeRestore:
             with suppress(ProcessLookupError):
                 os.kill(self.launched.init, signal.SIGKILL)
             self._wait_gone(self.launched.init)
+        if self._locked:
+            with suppress(network_lock.NetworkLockFailedError):
+                self.unlock()
         ghosts.remove(self._ghosts)
         self.end()
 

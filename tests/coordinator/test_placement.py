@@ -82,6 +82,25 @@ def test_addresses_of_all_earlier_allocations_are_known() -> None:
     assert "10.0.0.1" not in second.former  # the new node of the second tree
 
 
+def test_a_connection_to_a_remembered_address_is_rewritten_too() -> None:
+    """It was led there by a table; whoever dialled still has the address that it dialled."""
+    first = place(PAIR, ["n3", "n4"], NODES)
+    moved = (
+        tree(3, ("0.0.0.0:29400", ""), ("10.0.0.3:29400", "10.0.0.4:7000")),
+        tree(4, ("10.0.0.4:7000", "10.0.0.1:29400")),
+    )
+    second = place(moved, ["n5", "n1"], NODES, first.former)
+    assert second.addresses(1).target_text("10.0.0.1:29400") == "10.0.0.5:29400"
+    assert second.addresses(0).target_text("10.0.0.4:7000") == "10.0.0.1:7000"
+    together = place(moved, ["n5", "n5"], NODES, first.former)
+    on_one = (
+        tree(5, ("0.0.0.0:29400", ""), ("10.0.0.5:6000", "10.0.0.5:7000"), name="n5"),
+        tree(5, ("10.0.0.5:7000", "10.0.0.5:6000"), ("10.0.0.5:8000", "10.0.0.2:7000"), name="n5"),
+    )
+    parted = place(on_one, ["n3", "n4"], NODES, together.former)
+    assert parted.addresses(1).target_text("10.0.0.2:7000") == "10.0.0.4:7000"
+
+
 def test_two_trees_on_one_node_and_parted_again() -> None:
     together = place(PAIR, ["n3", "n3"], NODES)
     assert together.addresses(0).target_text("10.0.0.2:5000") == "10.0.0.3:5000"

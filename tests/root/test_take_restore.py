@@ -6,12 +6,15 @@ import os
 import signal
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
 from tests.engine import COUNTER, Engine, consecutive, eventually, shadows_of, states
 
 pytestmark = pytest.mark.root
+
+TRAFFIC = Path(__file__).parents[1] / "jobs" / "traffic.py"
 
 
 @pytest.mark.every_criu
@@ -151,3 +154,18 @@ def test_a_job_that_ends_while_its_shadow_is_read(engine: Engine) -> None:
     engine.restore("latest:short")
     engine.ok("wait", "short")
     assert engine.log("short") == ["0", str(256 << 20)]
+
+
+def test_connections_with_full_buffers(engine: Engine) -> None:
+    """What one end had written and its kernel not sent is sent when the other end is there again."""
+    folder = engine.folder / "talk"
+    folder.mkdir()
+    engine.job("talk", [sys.executable, "-u", TRAFFIC, folder], "--nproc-per-node", "2")
+    engine.wait_lines("talk", 20)
+    engine.take("talk")
+    engine.stop("talk")
+    engine.restore("latest:talk")
+    new = engine.wait_lines("talk", 40)[-40:]
+    assert not [line for line in new if "ERROR" in line], new
+    received = [int(line.split()[2]) for line in new if line.startswith("0 0 ")]
+    assert received[-1] > received[0]
