@@ -27,13 +27,15 @@ class Cluster:
     def __init__(self, engine: Engine, lab: Lab, steps: int = STEPS) -> None:
         self.engine = engine
         self.steps = steps
+        self.world = 2
         self.lab = lab
         engine.environment["CW_SNAPSHOT_CLUSTER"] = str(lab.cluster_file)
         self.out = engine.folder / "out"
         self.slow = engine.folder / "slow"
         self.slow.touch()
 
-    def train(self, nodes: str, *launcher: str | Path, run: tuple[str, ...] = ()) -> None:
+    def train(self, nodes: str, *launcher: str | Path, run: tuple[str, ...] = (), world: int = 2) -> None:
+        self.world = world
         command = [*launcher, *(() if launcher else (sys.executable, "-u")), TRAIN]
         self.engine.ok(
             "run", "--job-id", "train", "--nodes", nodes, *run, "--",
@@ -47,7 +49,7 @@ class Cluster:
 
         def done() -> bool:
             now = losses(self.out)
-            return len(now) == 2 and all(
+            return len(now) == self.world and all(
                 len(lines) >= before.get(rank, 0) + more for rank, lines in now.items()
             )
 
@@ -85,14 +87,17 @@ class Cluster:
         return self.engine.ok("restore", snapshot, "--nodes", nodes, "--json", *options).json
 
     def finish(self) -> dict[int, dict[str, str]]:
-        """Let it train to its end; the loss of each step of each rank, the same whoever wrote it."""
+        """Let it train to its end; the loss of each step of each rank."""
         self.slow.unlink()
         eventually("it ends", lambda: all("final" in "".join(v[-1:]) for v in losses(self.out).values()), 120)
-        found: dict[int, dict[str, str]] = {}
-        for rank, lines in losses(self.out).items():
-            for line in lines:
-                step, value = line.split()[1:3]
-                assert found.setdefault(rank, {}).setdefault(step, value) == value, (
-                    f"rank {rank}, step {step}"
-                )
-        return found
+        return by_step(self.out)
+
+
+def by_step(out: Path) -> dict[int, dict[str, str]]:
+    """The loss of each step of each rank; a step that was computed twice has the same one."""
+    found: dict[int, dict[str, str]] = {}
+    for rank, lines in losses(out).items():
+        for line in lines:
+            step, value = line.split()[1:3]
+            assert found.setdefault(rank, {}).setdefault(step, value) == value, f"rank {rank}, step {step}"
+    return found
